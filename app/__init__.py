@@ -1,0 +1,1 @@
+"""An inference server for ONNX models: one process, one device, many models."""

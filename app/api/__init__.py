@@ -1,0 +1,1 @@
+"""HTTP: turns requests into calls on the engine and back."""

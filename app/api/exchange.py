@@ -1,0 +1,59 @@
+"""What both doors hand to the inference handler and get back: a head, a body, a reply."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+#: Header names in lower case, in the order of arrival.
+HeaderList = Sequence[tuple[bytes, bytes]]
+
+
+@dataclass(slots=True)
+class RequestHead:
+    """An inference request before its body: complete headers, `received_at` in monotonic seconds.
+
+    `model` and `version` are percent-decoded path segments; `content_length` is None for a chunked body.
+    """
+
+    model: str
+    version: str | None
+    headers: HeaderList
+    received_at: float
+    content_length: int | None = None
+
+
+@dataclass(slots=True)
+class Reply:
+    """A complete answer. `body` is one buffer or several that are sent one after the other, without a join.
+
+    `headers` hold neither Content-Length nor Connection: the doors add those.
+    """
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: list[Buffer] = field(default_factory=list)
+
+
+class Ticket(Protocol):
+    """A request that was admitted: it holds its place in the in-flight counts until `release`."""
+
+    def grow(self, nbytes: int) -> None:
+        """Account for body bytes of a chunked request. Raises `PayloadTooLarge` or `TooManyRequests`."""
+
+    def release(self) -> None:
+        """Give the place back. Idempotent; `handle` calls it, a door calls it when there is no body to handle."""
+
+
+class InferenceHandler(Protocol):
+    """The one story behind both doors. Everything here runs on the event loop."""
+
+    def admit(self, head: RequestHead) -> Ticket:
+        """Refuse what the headers suffice to refuse (token, size, in-flight caps, model, deadline). Raises `ServingError`."""
+
+    async def handle(self, ticket: Ticket, body: Buffer) -> Reply:
+        """Answer an admitted request; every failure becomes a reply. Cancelling it withdraws the request."""
+
+    def refuse(self, head: RequestHead, error: Exception) -> Reply:
+        """The reply for an error raised by `admit` or `grow`."""

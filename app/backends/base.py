@@ -1,0 +1,82 @@
+"""What a device must offer. How the sessions of one model share their weights is each backend's own affair."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from app.domain.model import ModelSpec
+from app.domain.tensors import Tensors
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes of device memory: `in_use` by this process, `limit` of what it may use (0: no limit known)."""
+
+    in_use: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """A compiled bundle in the compile cache: a directory that is complete, verified and never written again.
+
+    `form` says how the weights are kept: `prepacked` (mapped, packed for this CPU), `external` (mapped, unpacked) or
+    `plain` (inside each session); `reason` says why it is not `prepacked`, empty otherwise.
+    """
+
+    path: Path
+    form: str
+    weight_bytes: int
+    reason: str = ""
+
+
+class LoadedModel(Protocol):
+    """A model on the device."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights, shared by all compiled sizes."""
+
+    @property
+    def provider(self) -> str:
+        """The execution provider that really runs the model."""
+
+    def run(self, variant: str, size: int, inputs: Tensors) -> Tensors:
+        """Execute once, on the dispatcher thread. `size` rows in, `size` rows out.
+
+        Inputs are complete, C-contiguous, and exactly of the compiled shape; a model without compiled sizes takes
+        `size` as its exact row count. Raises `ExecutionFailed` or `OutOfMemory`.
+        """
+
+    def terminate(self) -> None:
+        """Ask the running execution to end; callable from any thread; harmless when none runs."""
+
+    def unload(self) -> None:
+        """Free the device memory, on the dispatcher thread. Idempotent."""
+
+
+class Prepared(Protocol):
+    """A model that is compiled and mapped, ready to be taken over."""
+
+    def load(self) -> LoadedModel:
+        """Take the model over, on the dispatcher thread; short."""
+
+
+class Backend(Protocol):
+    """One device."""
+
+    @property
+    def name(self) -> str:
+        """`cpu` or `cuda`."""
+
+    def compile(self, model_file: Path, spec: ModelSpec) -> CacheEntry:
+        """Bring the bundle's graph into the compile cache (loader thread; the work is done in a child process).
+
+        Returns at once when the entry is there. Raises `BundleError` naming the file when the graph cannot be run.
+        """
+
+    def prepare(self, entry: CacheEntry, spec: ModelSpec) -> Prepared:
+        """Build the sessions over one copy of the weights (loader thread)."""
+
+    def memory(self) -> DeviceMemory:
+        """What is in use and what the limit is; any thread."""

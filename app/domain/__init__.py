@@ -1,0 +1,1 @@
+"""Nouns: the values that every layer speaks in. Imports nothing of ours."""

@@ -1,0 +1,122 @@
+"""The configuration that each layer receives: frozen, validated, one definition for environment, file and code."""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+
+class Residency(StrEnum):
+    """Where the weights of a model are, and the least place (the *floor*) it may sink to."""
+
+    UNPINNED = "unpinned"
+    SYSTEM = "system"
+    DEVICE = "device"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class ModelPolicy(_Frozen):
+    """Live settings of one model: `set_policy` changes them on a running server."""
+
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Relative share of device time under `fair`."""
+    max_batch_size: Annotated[int, Field(ge=1)] | None = None
+    """Most rows merged into one dispatch; the compiled shapes stay."""
+    residency: Residency | None = None
+    """Residency floor; by default `system` where the weight cache is on, `unpinned` where it is off."""
+    max_wait_ms: Annotated[float, Field(ge=0)] = 0.0
+    """Longest time the oldest queued request waits for company; 0 dispatches what is queued now."""
+    reserve_ms: Annotated[float, Field(ge=0)] | None = None
+    """Time kept back for what follows the queue; learned by default."""
+    default_timeout_ms: Annotated[float, Field(ge=0)] = 0.0
+    """Deadline of requests that name none; 0 for no deadline."""
+    sizing: Literal["fill", "cost"] | None = None
+    """How a batch size is chosen; by default as `scheduler.sizing`."""
+    padding: Literal["zeros", "repeat"] = "zeros"
+    """What fills the rows of a partial batch."""
+    fallback: str | None = None
+    """The cheaper model that answers when this one cannot in time."""
+
+
+class SchedulerConfig(_Frozen):
+    """How device time is shared and batches are formed."""
+
+    discipline: Literal["fair", "fifo", "edf"] = "fair"
+    """How the next model is chosen."""
+    ema_halflife_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """Half-life of the recent use of device time that `fair` compares with the share."""
+    recency_penalty_cap: Annotated[float, Field(gt=0, le=1)] = 0.25
+    """Bound on the distance between share and recent use that counts."""
+    coalescing_discount: Annotated[float, Field(ge=0, lt=1)] = 0.10
+    """Discount on the cost of a dispatch that merges two or more requests."""
+    cost_ema_alpha: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Weight of a new measurement in the learned cost."""
+    max_queue_depth: Annotated[int, Field(gt=0)] = 1024
+    """Most pieces queued per model; more are refused."""
+    dispatch_timeout_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """Longest time one execution may take."""
+    compaction_interval: Annotated[int, Field(ge=0)] = 0
+    """Compact the device memory after so many on-demand loads; 0 for never."""
+    fair_credit_seconds: Annotated[float, Field(ge=0)] = 0.25
+    """Head start, in seconds of device time, of a model that wakes from idleness under `fair`."""
+    sizing: Literal["fill", "cost"] = "cost"
+    """`fill`: the largest compiled size that the queued rows fill; `cost`: the size of least learned cost per row."""
+    admission: Literal["off", "floor", "predict"] | None = None
+    """Early refusal of deadlines that cannot be met; by default `predict` under `edf`, else `floor`."""
+    models: dict[str, ModelPolicy] = Field(default_factory=dict)
+    """Per-model settings, by model name."""
+
+
+class RuntimeConfig(_Frozen):
+    """The device and its memory."""
+
+    backend: Literal["auto", "cpu", "cuda"] = "auto"
+    """The device kind; `auto` takes CUDA when a real device answers."""
+    device_ordinal: Annotated[int, Field(ge=0)] = 0
+    """Which CUDA device."""
+    mem_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Part of the device memory that the server may use."""
+    device_memory_bytes: Annotated[int, Field(ge=0)] = 0
+    """On CPU, the memory that counts as the device's; 0 keeps every model resident."""
+    weight_cache_fraction: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Part of that memory that weights may fill."""
+    weight_cache_wiggle_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Part of that memory that stays free of weights."""
+    allow_cpu_fallback: bool = False
+    """Serve on the CPU when `cuda` was asked for and is not there."""
+    intra_op_threads: Annotated[int, Field(ge=1)] | None = None
+    """Threads of one execution; by default the cores that this process may use."""
+    cuda_graphs: bool = True
+    """Replay a recorded CUDA graph per compiled size where the model allows it."""
+
+
+class EndpointsConfig(_Frozen):
+    """The HTTP front."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Port to listen on; 0 takes a free one."""
+    max_concurrent_requests: Annotated[int, Field(ge=1)] = 8192
+    """Most inference requests in flight, of which no model may hold more than half."""
+    max_body_bytes: Annotated[int, Field(ge=1)] = 67_108_864
+    """Largest request body, also after decompression."""
+    max_json_bytes: Annotated[int, Field(ge=1)] = 67_108_864
+    """Largest JSON part of a request."""
+    max_inflight_bytes: Annotated[int, Field(ge=1)] | None = None
+    """Most request bytes in flight; by default a quarter of the memory this process may use."""
+    keep_alive_seconds: Annotated[float, Field(gt=0)] = 75
+    """How long an idle connection stays open."""
+    fast_path: bool = True
+    """Take inference requests before the ASGI stack."""
+    api_token: SecretStr | None = None
+    """Bearer token for inference, metadata, status and docs; none by default."""
+    admin_token: SecretStr | None = None
+    """Bearer token for the admin routes; by default one is made at start and kept in a file."""
+    ssl_certfile: str | None = None
+    """PEM certificate chain; turns TLS on."""
+    ssl_keyfile: str | None = None
+    """PEM key of the certificate."""

@@ -1,0 +1,179 @@
+"""What a model is to the server: its tensors, its variants, its compiled batch sizes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from app.domain.errors import InvalidRequest, ShapeNotCompiled
+from app.domain.tensors import Tensors, TensorSpec
+
+#: Inputs without a batch axis take part in the merge key up to this many bytes; larger ones never merge.
+MAX_CONSTANT_BYTES = 1024
+
+DEFAULT_SIZES = (1, 2, 4, 8, 16, 32)
+
+
+class MergeKey(NamedTuple):
+    """Requests with equal keys may share an execution.
+
+    `variant` names the input-shape family, `extents` are the actual sizes of the free axes, `constants` the bytes of
+    the inputs without a batch axis. `alone` is nonzero and unique for a request that may merge with no other.
+    """
+
+    variant: str
+    extents: tuple[int, ...] = ()
+    constants: bytes = b""
+    alone: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """One input-shape family.
+
+    `compiled_sizes` ascend; they are empty for a model that runs at its exact row count in a session whose batch
+    extent is free. `dims` gives the extents this variant fixes, by (input name, axis).
+    """
+
+    key: str
+    compiled_sizes: tuple[int, ...]
+    dims: Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelSpec:
+    """A servable model, as its manifest and its graph declare it.
+
+    `inputs` and `outputs` are the executable's tensors; `client_inputs` and `client_outputs` are what clients see
+    (the same unless hooks change them). `preserves_rows` says that the hooks keep one client row per executable row;
+    `batching` is False where the bundle or the batch-safety check forbids merging; `meta_models` are the models a
+    meta model may call, None for a plain model.
+    """
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    variants: tuple[Variant, ...]
+    client_inputs: tuple[TensorSpec, ...] = ()
+    client_outputs: tuple[TensorSpec, ...] = ()
+    preserves_rows: bool = True
+    batching: bool = True
+    max_batch_size: int | None = None
+    meta_models: tuple[str, ...] | None = None
+    version: str = "1"
+    labels: Mapping[str, tuple[str, ...]] | None = None
+    description: str = ""
+
+    @cached_property
+    def coalescible(self) -> bool:
+        """Whether requests may merge: every output and at least one input has a batch axis, and nothing forbids it."""
+        return (
+            self.batching
+            and bool(self.outputs)
+            and all(spec.batch_axis is not None for spec in self.outputs)
+            and any(spec.batch_axis is not None for spec in self.inputs)
+        )
+
+    @cached_property
+    def splittable(self) -> bool:
+        """Whether an oversized request may be cut; whether *its* hooks kept the rows is known per request."""
+        return self.coalescible
+
+    @cached_property
+    def variants_by_key(self) -> Mapping[str, Variant]:
+        """The variants by their key."""
+        return {variant.key: variant for variant in self.variants}
+
+    @cached_property
+    def inputs_by_name(self) -> Mapping[str, TensorSpec]:
+        """The executable inputs by name."""
+        return {spec.name: spec for spec in self.inputs}
+
+    @cached_property
+    def client_inputs_by_name(self) -> Mapping[str, TensorSpec]:
+        """The client-facing inputs by name."""
+        return {spec.name: spec for spec in self.client_inputs}
+
+    @cached_property
+    def client_outputs_by_name(self) -> Mapping[str, TensorSpec]:
+        """The client-facing outputs by name."""
+        return {spec.name: spec for spec in self.client_outputs}
+
+    def sizes(self, variant: str) -> tuple[int, ...]:
+        """The compiled batch sizes of a variant, ascending; empty where it runs at the exact row count."""
+        return self.variants_by_key[variant].compiled_sizes if self.coalescible else ()
+
+    def largest(self, variant: str) -> int | None:
+        """The largest compiled size of a variant; None where it runs at the exact row count."""
+        sizes = self.sizes(variant)
+        return sizes[-1] if sizes else None
+
+    def rows_of(self, tensors: Tensors) -> int:
+        """The one row count of the executable inputs; 1 for a model without a batch axis.
+
+        Raises `InvalidRequest` when the inputs disagree, or when there are no rows.
+        """
+        rows: int | None = None
+        first = ""
+        for spec in self._batched_inputs:
+            actual = tensors[spec.name].shape[spec.batch_axis or 0]
+            if rows is None:
+                rows, first = actual, spec.name
+            elif actual != rows:
+                raise InvalidRequest(
+                    f"input {spec.name!r} has batch size {actual}, which does not match the {rows} of input {first!r}"
+                )
+        if rows == 0:
+            raise InvalidRequest(f"input {first!r} has 0 rows: a request needs at least one", reason="empty_batch")
+        return 1 if rows is None else rows
+
+    def merge_key(self, tensors: Tensors, token: int) -> MergeKey:
+        """The merge key of validated executable inputs; `token` (nonzero, unique) marks one that never merges.
+
+        Raises `ShapeNotCompiled` when no variant takes the shapes.
+        """
+        if self._simple_key is not None:
+            return self._simple_key
+        variant = self.variant_of(tensors)
+        if not self.coalescible:
+            return MergeKey(variant, alone=token)
+        constants = [tensors[spec.name] for spec in self.inputs if spec.batch_axis is None]
+        if any(array.dtype.hasobject for array in constants) or sum(a.nbytes for a in constants) > MAX_CONSTANT_BYTES:
+            return MergeKey(variant, alone=token)
+        extents = tuple(
+            extent
+            for spec in self.inputs
+            for axis, extent in enumerate(tensors[spec.name].shape)
+            if axis != spec.batch_axis and spec.shape[axis] == -1
+        )
+        return MergeKey(variant, extents, b"".join(array.tobytes() for array in constants))
+
+    def variant_of(self, tensors: Tensors) -> str:
+        """The variant whose dims these tensors have. Raises `ShapeNotCompiled` naming input and shape."""
+        for variant in self.variants:
+            if all(tensors[name].shape[axis] == extent for (name, axis), extent in variant.dims.items()):
+                return variant.key
+        name, axis = next(iter(self.variants[0].dims))
+        raise ShapeNotCompiled(
+            f"no compiled program for input shape {list(tensors[name].shape)} of input {name!r}; axis {axis} may be "
+            f"{sorted({variant.dims[name, axis] for variant in self.variants})}"
+        )
+
+    @cached_property
+    def _batched_inputs(self) -> tuple[TensorSpec, ...]:
+        return tuple(spec for spec in self.inputs if spec.batch_axis is not None)
+
+    @cached_property
+    def _simple_key(self) -> MergeKey | None:
+        """The one key of a model with one variant, no free axes and no inputs without a batch axis."""
+        simple = (
+            self.coalescible
+            and len(self.variants) == 1
+            and not self.variants[0].dims
+            and all(
+                spec.batch_axis is not None
+                and all(extent != -1 or axis == spec.batch_axis for axis, extent in enumerate(spec.shape))
+                for spec in self.inputs
+            )
+        )
+        return MergeKey(self.variants[0].key) if simple else None

@@ -1,0 +1,1 @@
+"""Every thread, the one lock, and all that the dispatcher owns."""

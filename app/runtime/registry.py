@@ -1,0 +1,69 @@
+"""Which models there are: name → entry, copy-on-write, so that anyone may read it without a lock."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from app.domain.errors import ModelNotFound, ModelUnavailable
+from app.repository.bundle import Bundle
+
+
+class ModelState(StrEnum):
+    """Where a model is in its life; the names are those of the V2 repository index."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One loaded version of a bundle. A reload mints a new `model_id`; requests finish on the generation they began with."""
+
+    model_id: str
+    bundle: Bundle
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """What the server knows of one name; `generation` is None while nothing can be served under it."""
+
+    name: str
+    state: ModelState
+    reason: str = ""
+    generation: Generation | None = None
+
+
+class ModelRegistry:
+    """Name → entry. Only the dispatcher thread writes; every write swaps the whole mapping."""
+
+    def __init__(self) -> None:
+        self._entries: Mapping[str, ModelEntry] = MappingProxyType({})
+
+    @property
+    def entries(self) -> Mapping[str, ModelEntry]:
+        """The mapping as it is now; it is never changed, only replaced."""
+        return self._entries
+
+    def put(self, entry: ModelEntry) -> None:
+        """Set the entry of `entry.name`."""
+        self._entries = MappingProxyType({**self._entries, entry.name: entry})
+
+    def drop(self, name: str) -> None:
+        """Forget a name."""
+        self._entries = MappingProxyType({n: entry for n, entry in self._entries.items() if n != name})
+
+    def resolve(self, name: str, version: str | None = None) -> Generation:
+        """The generation that serves `name` now. Raises `ModelNotFound` or `ModelUnavailable`."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise ModelNotFound(f"unknown model {name!r}")
+        if entry.generation is None:
+            reason = f": {entry.reason}" if entry.reason else ""
+            raise ModelUnavailable(f"model {name!r} is {entry.state}{reason}")
+        served = entry.generation.bundle.spec.version
+        if version is not None and version != served:
+            raise ModelNotFound(f"unknown version {version!r} of model {name!r}: the one served is {served!r}")
+        return entry.generation

@@ -1,0 +1,1 @@
+"""Decisions: pure functions and plain objects; time is an argument."""

@@ -1,0 +1,22 @@
+"""The only facts about a request that scheduling may see."""
+
+from dataclasses import dataclass
+from math import inf
+
+from app.domain.model import MergeKey
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class QueuedRequest:
+    """One request, or one piece of a split one.
+
+    `model_id` is opaque and minted per loaded generation of a bundle. `rows` ≥ 1. `enqueued_at` and `deadline` are
+    monotonic seconds. `committed` marks a meta model's continuation, which is served before the discipline chooses.
+    """
+
+    model_id: str
+    merge_key: MergeKey
+    rows: int
+    enqueued_at: float
+    deadline: float = inf
+    committed: bool = False
