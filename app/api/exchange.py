@@ -28,12 +28,14 @@ class RequestHead:
 class Reply:
     """A complete answer. `body` is one buffer or several that are sent one after the other, without a join.
 
-    `headers` hold neither Content-Length nor Connection: the doors add those.
+    `headers` are the same for many replies, so a door may cache what it makes of them; `fresh` are this reply's own.
+    Neither holds Content-Length: the doors add it. `Connection: close` among the headers is obeyed.
     """
 
     status: int
-    headers: list[tuple[bytes, bytes]]
+    headers: HeaderList
     body: list[Buffer] = field(default_factory=list)
+    fresh: HeaderList = ()
 
 
 class Ticket(Protocol):
@@ -50,7 +52,7 @@ class InferenceHandler(Protocol):
     """The one story behind both doors. Everything here runs on the event loop."""
 
     def admit(self, head: RequestHead) -> Ticket:
-        """Refuse what the headers suffice to refuse (token, size, in-flight caps, model, deadline). Raises `ServingError`."""
+        """Refuse what the headers suffice to refuse (token, size, caps, model, deadline). Raises `ServingError`."""
 
     async def handle(self, ticket: Ticket, body: Buffer) -> Reply:
         """Answer an admitted request; every failure becomes a reply. Cancelling it withdraws the request."""

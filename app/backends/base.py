@@ -80,3 +80,6 @@ class Backend(Protocol):
 
     def memory(self) -> DeviceMemory:
         """What is in use and what the limit is; any thread."""
+
+    def close(self) -> None:
+        """End what `compile` may be waiting for, which then raises `BundleError`; any thread. Idempotent."""

@@ -1,4 +1,4 @@
-"""Everything that can go wrong for one request, without HTTP in it: `api/errors.py` maps the classes to status codes."""
+"""What can go wrong for one request, without HTTP in it: `api/errors.py` maps the classes to status codes."""
 
 from typing import ClassVar
 

@@ -1,12 +1,15 @@
 """What goes into the engine and what comes out of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from app.domain.tensors import Tensors
 from app.runtime.registry import Generation
+
+NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -22,27 +25,25 @@ class Timings:
     encode: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class InferRequest:
+class InferRequest(NamedTuple):
     """One client request, decoded; `inputs` are valid against the generation's `client_inputs`.
 
-    `deadline` is monotonic seconds; `outputs` are the wanted client outputs, None for all.
+    `begun_at` and `deadline` are monotonic seconds.
     """
 
     generation: Generation
     inputs: Tensors
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    begun_at: float
+    parameters: Mapping[str, Any] = NO_PARAMETERS
     deadline: float = inf
-    outputs: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class InferResult:
+class InferResult(NamedTuple):
     """One answer. `outputs` are client-facing tensors; `batch_rows` and `batch_size` describe the (last) dispatch."""
 
     generation: Generation
     outputs: Tensors
     timings: Timings
-    batch_rows: int = 0
-    batch_size: int = 0
+    batch_rows: int
+    batch_size: int
     fallback_from: str | None = None

@@ -1,17 +1,25 @@
 """A bundle, read from disk: specification, hooks and where its graph is."""
 
-from dataclasses import dataclass
+import hashlib
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.domain.errors import BundleError
 from app.domain.model import ModelSpec
-from app.repository.hooks import Hooks
+from app.domain.tensors import Tensors
+from app.repository.files import HOOKS_FILE, MANIFEST_FILE, bundle_files, name_fault
+from app.repository.hooks import Hooks, load_hooks
+from app.repository.manifest import read_manifest
+from app.repository.sample import read_sample
 
 
 @dataclass(frozen=True)
 class Bundle:
     """A bundle as it was on disk when it was read; `digest` changes when any of its files does.
 
-    `model_file` is the ONNX file (None for a meta model), wherever it lies.
+    `model_file` is the ONNX file (None for a meta model), wherever it lies; `sample` holds executable inputs that look
+    like real ones, where the bundle has some.
     """
 
     path: Path
@@ -19,3 +27,59 @@ class Bundle:
     hooks: Hooks
     digest: str
     model_file: Path | None
+    sample: Tensors | None = field(default=None, compare=False)
+
+
+def load_bundle(path: Path) -> Bundle:
+    """Read and check the bundle in a directory and import its hooks; slow, every byte is read. Raises `BundleError`.
+
+    The model has the name of the directory entry, also where that is a link.
+    """
+    path = path.absolute()
+    if fault := name_fault(path.name):
+        raise BundleError(f"{path}: {fault}")
+    if not path.is_dir():
+        raise BundleError(f"{path}: is no directory: a bundle is a directory with a model.onnx or a manifest.yaml")
+    try:
+        return _load(path)
+    except OSError as error:
+        raise BundleError(
+            f"{error.filename or path}: cannot be read ({error.strerror}): copy the bundle again"
+        ) from error
+
+
+def _load(path: Path) -> Bundle:
+    manifest = read_manifest(path)
+    hooks = load_hooks(path)
+    _check_hooks(path, manifest.spec, hooks)
+    digest = _digest(path, manifest.model_file)
+    return Bundle(path, manifest.spec, hooks, digest, manifest.model_file, read_sample(path, manifest.spec))
+
+
+def _check_hooks(path: Path, spec: ModelSpec, hooks: Hooks) -> None:
+    """Refuse what the hooks and the manifest cannot both mean."""
+    if hooks.run is not None:
+        raise BundleError(f"{path / HOOKS_FILE}: run belongs to a meta model (kind: meta): remove it")
+    if hooks.preprocess is None and spec.client_inputs != spec.inputs:
+        raise BundleError(
+            f"{path / MANIFEST_FILE}: client_inputs: differ from the executable inputs and no hook converts them: "
+            f"define preprocess in {HOOKS_FILE}, or remove the key"
+        )
+    if hooks.postprocess is None and spec.client_outputs != spec.outputs:
+        raise BundleError(
+            f"{path / MANIFEST_FILE}: client_outputs: differ from the executable outputs and no hook converts them: "
+            f"define postprocess in {HOOKS_FILE}, or remove the key"
+        )
+
+
+def _digest(path: Path, model_file: Path) -> str:
+    """SHA-256 over names and contents of the bundle's files, and over a model file that lies elsewhere."""
+    files = bundle_files(path)
+    if not model_file.is_relative_to(path):
+        files.append(("", model_file))
+    digest = hashlib.sha256()
+    for name, file in files:
+        with file.open("rb") as stream:
+            content = hashlib.file_digest(stream, "sha256").digest()
+        digest.update(os.fsencode(name) + b"\0" + content)
+    return digest.hexdigest()

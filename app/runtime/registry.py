@@ -1,12 +1,13 @@
 """Which models there are: name → entry, copy-on-write, so that anyone may read it without a lock."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
 from app.domain.errors import ModelNotFound, ModelUnavailable
 from app.repository.bundle import Bundle
+from app.runtime.accounts import Account
 
 
 class ModelState(StrEnum):
@@ -18,12 +19,25 @@ class ModelState(StrEnum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
+class Holders:
+    """How many requests refer to a generation, and whether it was replaced. Event loop only."""
+
+    count: int = 0
+    retired: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class Generation:
-    """One loaded version of a bundle. A reload mints a new `model_id`; requests finish on the generation they began with."""
+    """One loaded version of a bundle; requests finish on the generation they began with.
+
+    A reload mints a new `model_id` and goes on with the account; a rename keeps both, and the holders.
+    """
 
     model_id: str
     bundle: Bundle
+    account: Account = field(default_factory=Account)
+    holders: Holders = field(default_factory=Holders)
 
 
 @dataclass(frozen=True)
@@ -49,11 +63,14 @@ class ModelRegistry:
 
     def put(self, entry: ModelEntry) -> None:
         """Set the entry of `entry.name`."""
-        self._entries = MappingProxyType({**self._entries, entry.name: entry})
+        self.replace((), (entry,))
 
-    def drop(self, name: str) -> None:
-        """Forget a name."""
-        self._entries = MappingProxyType({n: entry for n, entry in self._entries.items() if n != name})
+    def replace(self, gone: Iterable[str], come: Iterable[ModelEntry]) -> None:
+        """Forget names and set entries, all at once: no reader sees a step between."""
+        entries = {**self._entries}
+        for name in gone:
+            entries.pop(name, None)
+        self._entries = MappingProxyType({**entries, **{entry.name: entry for entry in come}})
 
     def resolve(self, name: str, version: str | None = None) -> Generation:
         """The generation that serves `name` now. Raises `ModelNotFound` or `ModelUnavailable`."""

@@ -1,6 +1,6 @@
 """The only facts about a request that scheduling may see."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from app.domain.model import MergeKey
@@ -12,6 +12,9 @@ class QueuedRequest:
 
     `model_id` is opaque and minted per loaded generation of a bundle. `rows` ≥ 1. `enqueued_at` and `deadline` are
     monotonic seconds. `committed` marks a meta model's continuation, which is served before the discipline chooses.
+
+    `queued` and `due` belong to the scheduler, everyone else only reads them: whether the request waits in a queue
+    (cleared where it stands on withdrawal, which is what makes that O(1)), and the deadline less the reserve.
     """
 
     model_id: str
@@ -20,3 +23,5 @@ class QueuedRequest:
     enqueued_at: float
     deadline: float = inf
     committed: bool = False
+    queued: bool = field(default=False, init=False)
+    due: float = field(default=inf, init=False)

@@ -1,0 +1,34 @@
+# docker build -t inference-server .                          for the CPU
+# docker build -t inference-server --build-arg DEVICE=cuda .  for CUDA: adds the CUDA libraries; needs an NVIDIA driver on the host
+ARG PYTHON_VERSION=3.12
+
+FROM python:${PYTHON_VERSION}-slim AS build
+ARG DEVICE=cpu
+WORKDIR /src
+COPY pyproject.toml requirements.lock README.md ./
+COPY app app
+COPY bundles/requirements.txt bundles/requirements.txt
+RUN python -m venv /opt/venv \
+    && target="$([ "$DEVICE" = cuda ] && echo '.[cuda]' || echo '.')" \
+    && /opt/venv/bin/pip install --no-cache-dir --constraint requirements.lock "$target" \
+    && /opt/venv/bin/pip install --no-cache-dir --no-deps --requirement bundles/requirements.txt
+
+FROM python:${PYTHON_VERSION}-slim
+RUN useradd --system --uid 10001 --create-home server \
+    && mkdir -p /var/cache/inference-server /srv/bundles \
+    && chown server /var/cache/inference-server
+COPY --from=build /opt/venv /opt/venv
+COPY bundles /srv/bundles
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    INFERENCE_SERVER_ENDPOINTS_HOST=0.0.0.0 \
+    INFERENCE_SERVER_MODEL_DIRS=/srv/bundles \
+    INFERENCE_SERVER_CACHE_DIR=/var/cache/inference-server
+USER server
+WORKDIR /srv
+VOLUME /var/cache/inference-server
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/live', timeout=2)"]
+ENTRYPOINT ["inference-server"]
+CMD ["serve"]

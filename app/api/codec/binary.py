@@ -1,0 +1,110 @@
+"""Tensor data as bytes, both ways: little-endian, row-major; BYTES elements behind their 4-byte length."""
+
+from collections.abc import Callable, Mapping
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from app.api.codec.json import object_array
+from app.api.exchange import Buffer
+from app.domain.errors import InvalidRequest
+from app.domain.tensors import Array
+
+_LENGTH = Struct("<I")
+
+
+class Slot(NamedTuple):
+    """Where in a body one input is, and what it is: bytes `start` to `stop` hold `shape` elements of `dtype`.
+
+    `unpack` builds the array where a plain view of the bytes will not do.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    unpack: "Unpack | None" = None
+
+
+Unpack = Callable[[Buffer, Slot], Array]
+
+
+def read_slots(slots: tuple[Slot, ...], body: Buffer) -> dict[str, Array]:
+    """The arrays of a body that is long enough: views of it where the alignment allows, so often read-only.
+
+    Raises `InvalidRequest` naming the input.
+    """
+    arrays: dict[str, Array] = {}
+    for slot in slots:
+        name, dtype, shape, start, _, unpack = slot
+        if unpack is None:
+            array: Array = np.ndarray(shape, dtype, body, start)
+            # Tensors begin where the JSON happens to end; native code is promised aligned elements, so copy (memcpy).
+            arrays[name] = array if array.flags.aligned else array.copy()
+        else:
+            arrays[name] = unpack(body, slot)
+    return arrays
+
+
+def unpack_bool(body: Buffer, slot: Slot) -> Array:
+    """BOOL, one byte an element, 0 or 1: numpy would carry other values along and compute nonsense with them."""
+    raw = bytes(body[slot.start : slot.stop])
+    if raw.translate(None, b"\0\1"):
+        index, value = next((i, byte) for i, byte in enumerate(raw) if byte > 1)
+        raise InvalidRequest(f"input {slot.name!r}: byte {index} is {value}, a BOOL must be 0 or 1")
+    return np.ndarray(slot.shape, np.bool_, raw)
+
+
+def unpack_bytes(body: Buffer, slot: Slot) -> Array:
+    """BYTES: per element a little-endian 4-byte length, then so many bytes."""
+    name, _, shape, position, stop, _ = slot
+    count = int(np.prod(shape, dtype=np.int64))
+    elements: list[bytes] = []
+    for index in range(count):
+        if position + 4 > stop:
+            raise InvalidRequest(
+                f"input {name!r}: unexpected number of string elements: expected {count}, the data ends after {index}"
+            )
+        (length,) = _LENGTH.unpack_from(body, position)
+        position += 4
+        if length > stop - position:
+            raise InvalidRequest(
+                f"input {name!r}: element {index} claims {length} bytes, but only {stop - position} are left"
+            )
+        elements.append(bytes(body[position : position + length]))
+        position += length
+    if position != stop:
+        raise InvalidRequest(f"input {name!r}: {stop - position} bytes are left over after {count} elements")
+    return object_array(elements).reshape(shape)
+
+
+def unpack_rows(body: Buffer, slot: Slot) -> Array:
+    """BYTES sent as UINT8 with one more axis: the bytes of equally long elements, one after the other."""
+    return rows_as_bytes(bytes(body[slot.start : slot.stop]), slot.shape)
+
+
+def unpack_whole(body: Buffer, slot: Slot) -> Array:
+    """BYTES of a raw request: the body is the one element."""
+    return object_array([bytes(body[slot.start : slot.stop])]).reshape(slot.shape)
+
+
+def rows_as_bytes(raw: bytes, shape: tuple[int, ...]) -> Array:
+    """`raw`, cut into equally long elements, as many as `shape` has."""
+    count = int(np.prod(shape, dtype=np.int64))
+    length = len(raw) // max(count, 1)
+    return object_array([raw[i * length : (i + 1) * length] for i in range(count)]).reshape(shape)
+
+
+#: The datatypes whose elements are not simply their bytes.
+UNPACKERS: Mapping[str, Unpack] = {"BOOL": unpack_bool, "BYTES": unpack_bytes}
+
+
+def pack(array: Array) -> Buffer:
+    """An output as it goes on the wire; no copy of a C-contiguous tensor."""
+    if array.dtype.hasobject:
+        return b"".join([part for element in array.flat for part in (_LENGTH.pack(len(element)), element)])
+    if not array.size:
+        return b""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

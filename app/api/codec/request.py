@@ -1,0 +1,89 @@
+"""An inference request, from bytes to tensors."""
+
+from dataclasses import dataclass
+from sys import maxsize
+from typing import Any
+
+from app.api.codec.binary import read_slots
+from app.api.codec.head import Plan, parse_head, plan_raw
+from app.api.codec.parameters import OutputRequest
+from app.api.codec.recent import Recent
+from app.api.codec.wording import show
+from app.api.exchange import Buffer
+from app.domain.errors import InvalidRequest
+from app.domain.model import ModelSpec
+from app.domain.tensors import Array
+
+_MAX_CACHED_HEAD = 4096
+
+
+@dataclass(slots=True)
+class Decoded:
+    """A request whose `inputs` are valid against the model's `client_inputs`, one row count across all of them.
+
+    Arrays may be read-only views of the body. `parameters` are those that the codec does not consume (`timeout`,
+    `priority`, `sequence_*` and `binary_data_output` are). `outputs` is None for all of them, each then binary if
+    `binary_default`. `timeout_us` is None for no limit.
+    """
+
+    id: str | None
+    inputs: dict[str, Array]
+    parameters: dict[str, Any]
+    outputs: tuple[OutputRequest, ...] | None
+    binary_default: bool
+    timeout_us: int | None
+
+
+class Decoder:
+    """Decodes requests and remembers the heads of all-binary ones: clients repeat themselves. Any thread."""
+
+    def __init__(self, remembered: int = 512) -> None:
+        self._plans: Recent[tuple[str, bytes], Plan] = Recent(remembered)
+
+    def decode(self, body: Buffer, header_length: str | None, model_id: str, spec: ModelSpec) -> Decoded:
+        """Decode one body. `header_length` is the value of Inference-Header-Content-Length, None where it is absent.
+
+        `model_id` stands for `spec` in what is remembered, so a changed spec needs a new one. Raises
+        `InvalidRequest`, and nothing else, for whatever a client may send.
+        """
+        size = len(body)
+        if header_length is None:
+            plan = parse_head(body, size, spec)
+        else:
+            start = _header_size(header_length, size)
+            if start == 0:
+                plan = plan_raw(size, spec)
+            elif start <= _MAX_CACHED_HEAD:
+                plan = self._plan(bytes(body[:start]), model_id, spec)
+            else:
+                plan = parse_head(memoryview(body)[:start], start, spec)
+        if size != plan.size:
+            plan.check_size(size)
+        inputs = read_slots(plan.slots, body)
+        if plan.arrays:
+            inputs.update(plan.arrays)
+        return Decoded(plan.id, inputs, plan.parameters.copy(), plan.outputs, plan.binary_default, plan.timeout_us)
+
+    def _plan(self, head: bytes, model_id: str, spec: ModelSpec) -> Plan:
+        key = (model_id, head)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = parse_head(head, len(head), spec)
+            if not plan.arrays:
+                self._plans.put(key, plan)
+        return plan
+
+
+def _header_size(text: str, body_size: int) -> int:
+    digits = text.strip(" \t")
+    if not (digits.isascii() and digits.isdigit()):
+        raise InvalidRequest(
+            f"Inference-Header-Content-Length must be the length of the JSON part in bytes, got {show(text)}"
+        )
+    size = int(digits) if len(digits) < 20 else maxsize
+    if size > body_size:
+        raise InvalidRequest(
+            f"Inference-Header-Content-Length: the inference header size should be in range (0, {body_size}), "
+            f"got {show(digits)}"
+        )
+    return size

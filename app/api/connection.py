@@ -1,0 +1,132 @@
+"""What a door remembers of one inference request while it arrives: its target, its framing, its body so far."""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import numpy as np
+
+from app.api.exchange import Buffer, HeaderList, Reply, RequestHead, Ticket
+
+#: Bodies of refused requests up to this many bytes are read and forgotten, so that the connection can go on.
+FORGETTABLE_BYTES = 65_536
+
+#: The longest head that a connection remembers.
+_MAX_REPEAT = 4096
+
+_INFER = re.compile(rb"/v2/models/([^/?#]+)(?:/versions/([^/?#]+))?/infer(?:\?.*)?", re.DOTALL)
+
+
+def infer_target(target: bytes) -> tuple[str, str | None] | None:
+    """The percent-decoded model and version of a raw request target, None where it is no inference route."""
+    match = _INFER.fullmatch(target)
+    if match is None or not target.isascii():
+        return None
+    model, version = match.groups()
+    return unquote(model.decode()), None if version is None else unquote(version.decode())
+
+
+def framing(headers: HeaderList) -> tuple[int | None, bool]:
+    """How long the body is (None: chunked) and whether the client waits for `100 Continue` before it sends it."""
+    length: int | None = 0
+    waits = False
+    for name, value in headers:
+        if name == b"content-length":
+            length = int(value)
+        elif name == b"transfer-encoding":
+            length = None
+        elif name == b"expect":
+            waits = value.lower() == b"100-continue"
+    return length, waits
+
+
+def forgettable(length: int | None, waits: bool) -> bool:
+    """Whether the body of a refused request is worth reading, to keep the connection.
+
+    A client that waits for `100 Continue` may send its body all the same, or not: nobody knows what comes next.
+    """
+    return length is not None and length <= FORGETTABLE_BYTES and (length == 0 or not waits)
+
+
+class Body:
+    """Collects a request body: one piece stays as it is, several are copied once, into one buffer."""
+
+    __slots__ = ("_data", "_length", "filled")
+
+    def __init__(self, length: int | None) -> None:
+        self._length = length
+        self.filled = 0
+        self._data: Buffer = b""
+
+    @property
+    def missing(self) -> int:
+        """Bytes still to come of a body of known length; 0 for any other."""
+        return 0 if self._length is None else self._length - self.filled
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece; of a body of known length, at most what is missing."""
+        start, self.filled = self.filled, self.filled + len(piece)
+        if start == 0:
+            self._data = self._begin(piece)
+        elif isinstance(self._data, bytearray):
+            self._data += piece
+        elif isinstance(self._data, memoryview):
+            self._data[start : self.filled] = piece
+
+    def _begin(self, piece: bytes) -> Buffer:
+        if self._length is None:
+            return bytearray(piece)
+        if len(piece) == self._length:
+            return piece
+        # Not a bytearray: that would touch every page at once, for bytes that may never come.
+        buffer = np.empty(self._length, np.uint8).data
+        buffer[: len(piece)] = piece
+        return buffer
+
+    def take(self) -> Buffer:
+        """The complete body; this object forgets it."""
+        data, self._data = self._data, b""
+        return data
+
+
+class Exchange:
+    """A request on its way through a connection. Without a `ticket` it was not admitted and `reply` says why."""
+
+    __slots__ = (
+        "body", "complete", "counted", "head", "keep_alive", "old", "reply", "started", "target", "ticket", "waits",
+    )  # fmt: skip
+
+    body: Body  # unset where it came in one piece with its head
+
+    def __init__(self, head: RequestHead, target: bytes) -> None:
+        self.head = head
+        self.target = target
+        self.ticket: Ticket | None = None
+        self.counted = 0  # bytes of a chunked body that the ticket knows of
+        self.reply: Reply | None = None
+        self.complete = False  # the body is all here
+        self.started = False  # the handler has it, and gives the ticket back
+        self.keep_alive = True
+        self.old = False  # HTTP/1.0
+        self.waits = False  # for 100 Continue
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The head of the last request, to be known again by its bytes. `size` counts the body too."""
+
+    raw: bytes
+    size: int
+    head: RequestHead
+    target: bytes
+
+    @classmethod
+    def of(cls, exchange: Exchange, data: bytes) -> "Repeat | None":
+        """What to remember of a request that ended with `data`; None where `data` is not this request alone."""
+        length = exchange.head.content_length
+        if length is None or exchange.waits or exchange.old or not exchange.keep_alive:
+            return None
+        start = len(data) - length
+        if start > _MAX_REPEAT or not data.startswith(b"POST ") or data.find(b"\r\n\r\n") != start - 4:
+            return None
+        return cls(data[:start], len(data), exchange.head, exchange.target)

@@ -1,0 +1,299 @@
+"""The fast door: a uvicorn HTTP protocol that answers inference requests itself and leaves the rest to ASGI."""
+
+import asyncio
+from time import monotonic
+from typing import Any
+
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from app.api.answers import Answers
+from app.api.connection import Body, Exchange, Repeat, forgettable, framing, infer_target
+from app.api.exchange import InferenceHandler, Reply, RequestHead
+from app.api.malformed import CHUNKED_UPGRADE, MALFORMED, MAX_HEAD_BYTES, TOO_LARGE, TOO_SLOW
+from app.api.patience import Patience
+
+# Where the parser is.
+BETWEEN, HEAD, BODY = range(3)
+
+
+class _Enough(Exception):
+    """This connection reads no further request."""
+
+
+class FastPathProtocol(HttpToolsProtocol):
+    """One connection. Answers leave in the order of the requests, whichever door they go through. Event loop only.
+
+    The lifespan state gives the `inference_handler` (without one, every request goes to ASGI) and may give a
+    `read_timeout`: the seconds a client has to send a head after its first byte, or the next bytes of a body.
+    A client that closes its sending side is gone: TCP does not tell it from one that closed both.
+    """
+
+    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: Any = None) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._handler: InferenceHandler | None = app_state.get("inference_handler")
+        self._stage = BETWEEN
+        self._receiving: Exchange | None = None  # the inference request whose body arrives
+        self._finished: Exchange | None = None  # that whose body arrived last, until the next begins
+        self._repeat: Repeat | None = None
+        self._deaf = False  # no further request is read
+        self._cut = False  # nor the rest of the last one
+        self._overhead = 0  # bytes in a row that were not body
+        self._now = 0.0  # of the data being parsed
+
+    # What the transport and the server call
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._answers = Answers(self, self._handler, super()._start_asgi_task, self._hang_up)
+        read_timeout = self.app_state.get("read_timeout", 30.0)
+        self._patience = Patience(
+            self, self._answers, read_timeout, lambda: self._stage != BETWEEN, lambda: self._fail(TOO_SLOW)
+        )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._patience.cancel()
+        self._deaf = True
+        self._answers.forget()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._now = monotonic()
+        repeat = self._repeat
+        if (
+            repeat is not None
+            and len(data) == repeat.size
+            and self._stage == BETWEEN
+            and data.startswith(repeat.raw)
+            and self._answers.free
+            and not self._deaf
+        ):
+            self._serve_again(repeat, data)
+        elif not self._deaf:
+            self._read(data)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.flow.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._answers.advance()
+
+    def shutdown(self) -> None:
+        self._answers.drain()
+
+    # Reading
+
+    def _serve_again(self, repeat: Repeat, data: bytes) -> None:
+        """Serve a request whose head, byte for byte, is that of the one before: no parser needs to see it."""
+        assert self._handler is not None
+        last = repeat.head
+        head = RequestHead(last.model, last.version, last.headers, self._now, last.content_length)
+        exchange = self._answers.current = Exchange(head, repeat.target)
+        try:
+            exchange.ticket = self._handler.admit(head)
+        except Exception as error:
+            self._answers.respond(exchange, self._handler.refuse(head, error))
+        else:
+            self._answers.start(exchange, data[len(repeat.raw) :])
+
+    def _read(self, data: bytes) -> None:
+        receiving = self._receiving
+        if receiving is not None and receiving.head.content_length is not None:
+            data = self._pour(receiving, data)
+            if not data:
+                return
+        alone = self._stage == BETWEEN
+        self._overhead = len(data) if alone else self._overhead + len(data)
+        self._feed(data)
+        if self._deaf:
+            return
+        if self._stage != BETWEEN and self._overhead > MAX_HEAD_BYTES:
+            self._fail(TOO_LARGE)
+        elif self._receiving is not None:
+            self._count(self._receiving)
+        elif alone and self._finished is not None:
+            self._repeat = Repeat.of(self._finished, data)
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._receiving is not None or self._finished is not None:
+                # An offer to speak something else, as some clients offer h2c: the request stands, its body follows.
+                self._read(data[upgrade.args[0] :])
+            elif self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self._unsupported_upgrade_warning()
+        except httptools.HttpParserError:
+            if not self._deaf:
+                self._fail(MALFORMED)
+
+    def _pour(self, exchange: Exchange, data: bytes) -> bytes:
+        """Take body bytes past the parser, which would copy them; return what follows the body."""
+        self._patience.since = self._now
+        missing = exchange.body.missing
+        if len(data) < missing:
+            exchange.body.add(data)
+            return b""
+        exchange.body.add(data[:missing])
+        # The old parser still waits for this body.
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._complete(exchange)
+        return b"" if self._deaf else data[missing:]
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        if self._deaf:
+            raise _Enough
+        self._stage = HEAD
+        self._finished = None
+        self._patience.since = self._now
+        self.url = b""
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._stage == HEAD:  # trailers say nothing that we need
+            self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        if self._overhead > MAX_HEAD_BYTES:
+            size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
+            if size > MAX_HEAD_BYTES:
+                self._fail(TOO_LARGE)
+                raise _Enough
+        self._stage = BODY
+        self._overhead = 0
+        target = infer_target(self.url) if self.parser.get_method() == b"POST" else None
+        if self._handler is None or target is None:
+            self._pass_on()
+        else:
+            self._take(self._handler, *target)
+
+    def _take(self, handler: InferenceHandler, model: str, version: str | None) -> None:
+        length, waits = framing(self.headers)
+        head = RequestHead(model, version, tuple(self.headers), self._now, length)
+        exchange = self._receiving = Exchange(head, self.url)
+        exchange.old = self.parser.get_http_version() == "1.0"
+        exchange.keep_alive = self.parser.should_keep_alive()
+        exchange.waits = waits and not exchange.old
+        exchange.body = Body(length)
+        if length is None and self.parser.should_upgrade():
+            exchange.reply = CHUNKED_UPGRADE
+        else:
+            try:
+                exchange.ticket = handler.admit(head)
+            except Exception as error:
+                exchange.reply = handler.refuse(head, error)
+        if exchange.reply is not None and not forgettable(length, waits):
+            self._cut_off(exchange)
+        self._answers.push(exchange)
+        if self._deaf:
+            raise _Enough
+
+    def _pass_on(self) -> None:
+        """Make it the ASGI request that uvicorn would have made of it."""
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self.url = url
+        for name, value in headers:
+            super().on_header(name, value)
+        self.cycle = None  # type: ignore[assignment] # the order of answers is not uvicorn's to keep
+        super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answers.push((cycle, app))
+
+    def on_body(self, body: bytes) -> None:
+        self._patience.since = self._now
+        self._overhead = 0
+        if self._receiving is not None:
+            self._receiving.body.add(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        exchange = self._receiving
+        if exchange is None:
+            self._stage = BETWEEN
+            super().on_message_complete()
+        elif not exchange.body.missing:  # an offer to upgrade ends the message early
+            self._complete(exchange)
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        self._answers.asgi_done()
+
+    # How a request ends
+
+    def _complete(self, exchange: Exchange) -> None:
+        self._receiving, self._finished = None, exchange
+        self._stage = BETWEEN
+        self._count(exchange)
+        exchange.complete = True
+        if not exchange.keep_alive:
+            self._deaf = True
+        if exchange.reply is None:
+            self._answers.settle(exchange)
+
+    def _count(self, exchange: Exchange) -> None:
+        """Account for the bytes of a chunked body: once per read, as a chunk may be one byte."""
+        if exchange.ticket is None or exchange.head.content_length is not None:
+            return
+        assert self._handler is not None
+        try:
+            exchange.ticket.grow(exchange.body.filled - exchange.counted)
+        except Exception as error:
+            self._refuse(exchange, self._handler.refuse(exchange.head, error))
+        else:
+            exchange.counted = exchange.body.filled
+
+    def _refuse(self, exchange: Exchange, reply: Reply) -> None:
+        """Answer a request that was admitted, but will not be handled."""
+        if exchange.ticket is not None:
+            exchange.ticket.release()
+            exchange.ticket = None
+        exchange.reply = reply
+        if exchange is self._receiving:
+            self._cut_off(exchange)
+        self._answers.settle(exchange)
+
+    def _cut_off(self, exchange: Exchange) -> None:
+        """Read no more of this request, nor any further one."""
+        exchange.keep_alive = False
+        self._receiving = None
+        self._stage = BETWEEN
+        self._deaf = self._cut = True
+
+    def _fail(self, reply: Reply) -> None:
+        """Answer, in its turn, a request that cannot be read to its end; the connection ends with it."""
+        exchange = self._receiving
+        if exchange is None and self._stage == BODY and not self._answers.withdraw(self.cycle):
+            self.transport.close()  # ASGI has begun its answer
+        elif exchange is None:
+            exchange = Exchange(RequestHead("", None, (), self._now, 0), b"")
+            exchange.reply = reply
+            self._cut_off(exchange)
+            self._answers.push(exchange)
+        elif exchange.reply is None:
+            self._refuse(exchange, reply)
+        elif self._answers.outstanding:
+            self._cut_off(exchange)
+        else:
+            self.transport.close()  # it was refused before, and has its answer
+
+    def _hang_up(self) -> None:
+        self._deaf = True
+        self._answers.forget()
+        if not self._cut and self._stage == BETWEEN:
+            self.transport.close()
+            return
+        self._cut, self._stage, self._receiving = True, BETWEEN, None
+        self._patience.linger()

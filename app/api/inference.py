@@ -1,0 +1,179 @@
+"""The inference route behind both doors: admit, decode, infer, encode."""
+
+import logging
+import os
+from itertools import count
+from math import inf
+from typing import cast
+
+from app.api.access import Access, Door
+from app.api.codec.reply import Encoder
+from app.api.codec.request import Decoded, Decoder
+from app.api.errors import error_reply
+from app.api.exchange import Buffer, Reply, RequestHead, Ticket
+from app.api.headers import InferHeaders, read_headers
+from app.api.limits import InFlight
+from app.domain.errors import ServingError
+from app.engine.engine import Engine
+from app.engine.request import InferRequest, InferResult, Timings
+from app.runtime.registry import Generation
+
+logger = logging.getLogger(__name__)
+
+#: Bodies and answers up to this many bytes are decoded and encoded on the event loop: a hop costs more.
+IN_PLACE_BYTES = 65_536
+
+
+class Admission:
+    """An admitted request's place in the in-flight counts; given back once."""
+
+    __slots__ = ("_code", "_inference", "_nbytes", "_open", "generation", "head", "headers", "request_id")
+
+    def __init__(
+        self,
+        inference: "Inference",
+        head: RequestHead,
+        headers: InferHeaders,
+        request_id: bytes,
+        generation: Generation,
+    ) -> None:
+        self._inference = inference
+        self._nbytes = head.content_length or 0
+        self._open = True
+        self._code: str | None = "cancelled"
+        self.head = head
+        self.headers = headers
+        self.request_id = request_id
+        self.generation = generation
+
+    def grow(self, nbytes: int) -> None:
+        """Account for body bytes that no Content-Length announced. Raises `PayloadTooLarge` or `TooManyRequests`."""
+        try:
+            self._inference.in_flight.grow(nbytes, self._nbytes)
+        except ServingError as error:
+            self._code = error.code
+            raise
+        self._nbytes += nbytes
+
+    def conclude(self, code: str | None) -> None:
+        """Set how the request ended: the `code` of its error, None for an answer."""
+        self._code = code
+
+    def release(self) -> None:
+        """Give the place back; a request that nobody concluded counts as cancelled."""
+        if self._open:
+            self._open = False
+            inference, generation = self._inference, self.generation
+            inference.in_flight.leave(self._nbytes)
+            inference.engine.end(generation, self._code, inference.engine.clock() - self.head.received_at)
+
+
+class Inference:
+    """Serves `POST /v2/models/{name}[/versions/{version}]/infer`. Event loop only."""
+
+    def __init__(self, engine: Engine, access: Access, in_flight: InFlight) -> None:
+        self.engine = engine
+        self.in_flight = in_flight
+        self._access = access
+        self._decoder = Decoder()
+        self._encoder = Encoder()
+        self._ids = count(1)
+        self._id_prefix = os.urandom(6).hex()
+
+    def admit(self, head: RequestHead) -> Ticket:
+        """Refuse what the headers suffice to refuse, before the body is read. Raises `ServingError`."""
+        headers = read_headers(head.headers)
+        if not self._access.api_is_open:
+            self._access.check(Door.API, headers.authorization)
+        generation = self.engine.resolve(head.model, head.version)
+        self.in_flight.enter(head.model, generation.holders.count, head.content_length or 0)
+        self.engine.begin(generation)
+        request_id = headers.request_id or f"{self._id_prefix}-{next(self._ids):x}".encode()
+        return Admission(self, head, headers, request_id, generation)
+
+    def refuse(self, head: RequestHead, error: Exception) -> Reply:
+        """The reply to a request that was not admitted."""
+        request_id = next((value for name, value in head.headers if name == b"x-request-id"), None)
+        return self._failed(error, request_id or f"{self._id_prefix}-{next(self._ids):x}".encode())
+
+    async def handle(self, ticket: Ticket, body: Buffer) -> Reply:
+        """Answer an admitted request; every failure becomes a reply. Cancelling withdraws the request."""
+        admission = cast(Admission, ticket)
+        try:
+            reply = await self._answer(admission, body)
+        except Exception as error:
+            reply = self._failed(error, admission.request_id)
+            admission.conclude(error.code if isinstance(error, ServingError) else "internal")
+        else:
+            admission.conclude(None)
+        finally:
+            admission.release()
+        return reply
+
+    async def _answer(self, admission: Admission, body: Buffer) -> Reply:
+        engine, generation = self.engine, admission.generation
+        spec, header_length = generation.bundle.spec, admission.headers.header_length
+        began = engine.clock()
+        if len(body) <= IN_PLACE_BYTES:
+            decoded = self._decoder.decode(body, header_length, generation.model_id, spec)
+        else:
+            decoded = await engine.offload(self._decoder.decode, body, header_length, generation.model_id, spec)
+        decoded_at = engine.clock()
+        deadline = self._deadline(admission, decoded)
+        result = await engine.infer(InferRequest(generation, decoded.inputs, decoded_at, decoded.parameters, deadline))
+        answered_at = engine.clock()
+        if sum([array.nbytes for array in result.outputs.values()]) <= IN_PLACE_BYTES:
+            headers, buffers = self._encode(decoded, result)
+        else:
+            headers, buffers = await engine.offload(self._encode, decoded, result)
+        timings = result.timings
+        timings.decode, timings.encode = decoded_at - began, engine.clock() - answered_at
+        fresh = ((b"server-timing", server_timing(timings)), (b"x-request-id", admission.request_id))
+        return Reply(200, headers, buffers, fresh)
+
+    def _encode(self, decoded: Decoded, result: InferResult) -> tuple[tuple[tuple[bytes, bytes], ...], list[Buffer]]:
+        parameters: dict[str, str | int] | None = None
+        if decoded.parameters or result.fallback_from is not None:
+            parameters = _answer_parameters(decoded, result)
+        generation = result.generation
+        return self._encoder.encode(decoded, generation.model_id, generation.bundle.spec, result.outputs, parameters)
+
+    def _deadline(self, admission: Admission, decoded: Decoded) -> float:
+        """The tightest of the headers' and the request's own timeout, counted from complete headers."""
+        timeout = admission.headers.timeout
+        if decoded.timeout_us is not None:
+            timeout = min(timeout, decoded.timeout_us / 1e6)
+        return inf if timeout == inf else admission.head.received_at + timeout
+
+    def _failed(self, error: Exception, request_id: bytes) -> Reply:
+        if not isinstance(error, ServingError):
+            logger.error("request %s failed", request_id.decode("latin-1"), exc_info=error)
+            error = ServingError("internal error")
+        reply = error_reply(error, request_id.decode("latin-1"))
+        reply.fresh = ((b"x-request-id", request_id),)
+        return reply
+
+
+def _answer_parameters(decoded: Decoded, result: InferResult) -> dict[str, str | int]:
+    parameters: dict[str, str | int] = {}
+    if decoded.parameters.get("explain") is True:
+        parameters |= {"batch_rows": result.batch_rows, "batch_size": result.batch_size}
+    if result.fallback_from is not None:
+        parameters["fallback_from"] = result.fallback_from
+    return parameters
+
+
+def server_timing(timings: Timings) -> bytes:
+    """The value of the `Server-Timing` header: milliseconds per stage."""
+    return (
+        b"decode;dur=%.3f, preprocess;dur=%.3f, queue;dur=%.3f, load;dur=%.3f, compute;dur=%.3f, "
+        b"postprocess;dur=%.3f, encode;dur=%.3f"
+    ) % (
+        timings.decode * 1e3,
+        timings.preprocess * 1e3,
+        timings.queue * 1e3,
+        timings.load * 1e3,
+        timings.compute * 1e3,
+        timings.postprocess * 1e3,
+        timings.encode * 1e3,
+    )

@@ -1,0 +1,17 @@
+"""The answers to what is no complete HTTP request: no handler sees it, and the connection ends with them."""
+
+from app.api.errors import error_body
+from app.api.exchange import Reply
+
+#: Bytes that are not body (a head, chunk extensions, trailers) that a client may send in a row.
+MAX_HEAD_BYTES = 65_536
+
+
+def _reply(status: int, code: str, message: str) -> Reply:
+    return Reply(status, ((b"content-type", b"application/json"),), [error_body(message, code)])
+
+
+MALFORMED = _reply(400, "malformed_request", "this is not an HTTP/1.1 request")
+CHUNKED_UPGRADE = _reply(400, "malformed_request", "a chunked body cannot follow an offer to upgrade")
+TOO_SLOW = _reply(408, "request_timeout", "the rest of the request did not come in time")
+TOO_LARGE = _reply(431, "headers_too_large", f"the request has more than {MAX_HEAD_BYTES} bytes of headers")

@@ -1,0 +1,81 @@
+"""What there is to serve: server and model metadata, health, readiness."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+
+from app.domain.errors import ModelNotFound
+from app.domain.tensors import TensorSpec
+from app.engine.engine import Engine
+from app.engine.readiness import Readiness
+from app.runtime.registry import ModelState
+
+SERVER_NAME = "inference-server"
+
+#: Only what is implemented.
+EXTENSIONS = ["classification", "model_repository", "binary_tensor_data", "parameters"]
+
+PLATFORM = "onnx_onnxv1"
+
+
+def tensor_metadata(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+    """Tensors in the form of V2 model metadata; -1 marks variable extents, the batch axis included."""
+    return [{"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)} for spec in specs]
+
+
+def router(engine: Engine, readiness: Readiness, version: str) -> APIRouter:
+    """The routes of this module."""
+    routes = APIRouter(tags=["V2"])
+    _health(routes, engine, readiness)
+    _models(routes, engine)
+
+    @routes.get("/v2", summary="Server metadata")
+    @routes.get("/v2/", include_in_schema=False)
+    async def server() -> dict[str, Any]:
+        return {"name": SERVER_NAME, "version": version, "extensions": EXTENSIONS}
+
+    return routes
+
+
+def _health(routes: APIRouter, engine: Engine, readiness: Readiness) -> None:
+    @routes.get("/v2/health/live", summary="Whether the process should go on living")
+    async def live() -> Response:
+        return JSONResponse({"live": engine.alive}, 200 if engine.alive else 503)
+
+    @routes.get("/v2/health/ready", summary="Whether requests should be sent here")
+    async def ready() -> Response:
+        is_ready = readiness.ready(engine.registry.entries, engine.alive)
+        return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
+
+
+def _models(routes: APIRouter, engine: Engine) -> None:
+    @routes.get("/v2/models", summary="Names of the models")
+    async def models() -> dict[str, list[str]]:
+        return {"models": sorted(engine.registry.entries)}
+
+    @routes.get("/v2/models/{model}", summary="Model metadata")
+    @routes.get("/v2/models/{model}/versions/{version}", summary="Model metadata")
+    async def metadata(model: str, version: str | None = None) -> dict[str, Any]:
+        bundle = engine.registry.resolve(model, version).bundle
+        spec = bundle.spec
+        return {
+            "name": spec.name,
+            "versions": [spec.version],
+            "platform": PLATFORM,
+            "inputs": tensor_metadata(spec.client_inputs),
+            "outputs": tensor_metadata(spec.client_outputs),
+            "properties": {"digest": bundle.digest, "description": spec.description},
+        }
+
+    @routes.get("/v2/models/{model}/ready", summary="Whether the model serves")
+    @routes.get("/v2/models/{model}/versions/{version}/ready", summary="Whether the model serves")
+    async def model_ready(model: str, version: str | None = None) -> Response:
+        entry = engine.registry.entries.get(model)
+        if entry is None:
+            raise ModelNotFound(f"unknown model {model!r}")
+        serves = entry.state is ModelState.READY and entry.generation is not None
+        if serves:
+            engine.registry.resolve(model, version)
+        return JSONResponse({"name": model, "ready": serves}, 200 if serves else 503)

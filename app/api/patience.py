@@ -1,0 +1,89 @@
+"""How long a connection waits for its client: to ask, to finish asking, to take its answers."""
+
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from app.api.answers import Answers
+
+#: Seconds that a connection goes on reading after the answer to a request that it did not read to its end: closing at
+#: once would reset it, and a reset takes the answer from the client.
+LINGER_SECONDS = 5.0
+
+
+class Patience:
+    """The time limits of one connection, on one timer that looks now and then. Event loop only.
+
+    A timer per request would cost more than the rest of reading it. `since` is the last time that the client did what
+    is expected of it; `in_request` says whether it owes the rest of a request, `give_up` is called when that does not
+    come.
+    """
+
+    def __init__(
+        self,
+        connection: HttpToolsProtocol,
+        answers: Answers,
+        read_timeout: float,
+        in_request: Callable[[], bool],
+        give_up: Callable[[], None],
+    ) -> None:
+        self._transport = connection.transport
+        self._flow = connection.flow
+        self._connection = connection
+        self._answers = answers
+        self._read_timeout = read_timeout
+        self._keep_alive = float(connection.timeout_keep_alive)
+        self._in_request = in_request
+        self._give_up = give_up
+        self._lingers = False
+        self._unsent = 0
+        self.since = monotonic()
+        self._timer = connection.loop.call_later(min(self._read_timeout, self._keep_alive), self._look)
+
+    def cancel(self) -> None:
+        """Stop looking."""
+        self._timer.cancel()
+
+    def linger(self) -> None:
+        """Close the connection soon: until then it only reads what its client still sends."""
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._flow.resume_reading()
+        self._lingers = True
+        self.since = monotonic()
+        self._arm()
+
+    def _arm(self) -> None:
+        self._timer.cancel()
+        # Never later than the shortest limit: what the client owes may change before.
+        wait = min(self._due() - monotonic(), self._read_timeout, self._keep_alive)
+        self._timer = self._connection.loop.call_later(max(wait, 0.0), self._look)
+
+    def _look(self) -> None:
+        if self._flow.read_paused and not self._flow.write_paused:
+            self.since = monotonic()  # nobody listened
+        if self._due() <= monotonic():
+            self._expire()
+        if not self._transport.is_closing() and self._transport.get_protocol() is self._connection:
+            self._arm()
+
+    def _due(self) -> float:
+        if self._in_request() and not self._flow.write_paused:
+            return self.since + self._read_timeout
+        if self._answers.current is not None:
+            return inf
+        return max(self.since, self._answers.since) + (LINGER_SECONDS if self._lingers else self._keep_alive)
+
+    def _expire(self) -> None:
+        if self._in_request() and not self._flow.write_paused:
+            self._give_up()
+            return
+        unsent = self._transport.get_write_buffer_size()
+        if not unsent:
+            self._transport.close()
+        elif unsent == self._unsent:
+            self._transport.abort()  # the client takes no more of its answer
+        else:
+            self._unsent, self.since = unsent, monotonic()

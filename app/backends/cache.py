@@ -1,0 +1,166 @@
+"""The compile cache: content-addressed directories, written aside, renamed into place, checked when opened."""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from app.backends.base import CacheEntry
+from app.backends.entry import StoredEntry
+
+#: Part of every key: raise it when the content of entries changes.
+FORMAT = 1
+
+_MANIFEST = "entry.json"
+
+#: Bytes at either end of a file that its fingerprint covers; small files are covered whole.
+_FINGERPRINT_BYTES = 1 << 20
+
+#: Seconds after which a directory that was being written is taken to be abandoned.
+_ABANDONED_SECONDS = 86_400
+
+
+def digest_file(path: Path) -> str:
+    """SHA-256 of a whole file, in hex; the interpreter lock is free while it is computed."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def key_of(facts: Mapping[str, Any]) -> str:
+    """The name of the entry that these facts determine."""
+    return hashlib.sha256(json.dumps({"format": FORMAT, **facts}, sort_keys=True).encode()).hexdigest()
+
+
+def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """What optimised graphs and packed weights depend on: the architecture and its instruction sets."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        lines = [platform.processor()]
+    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return f"{platform.machine()} {' '.join(sorted(flags.partition(':')[2].split()))}"
+
+
+class CompileCache:
+    """Entries below `root`, shared by every process that is given the same directory. No locks: renames decide."""
+
+    def __init__(self, root: Path) -> None:
+        self._entries = root / "entries"
+        self._notes = root / "external-data"
+        self._scratch = root / "scratch"
+
+    def open(self, key: str) -> CacheEntry | None:
+        """The entry, if it is there and whole; a truncated or foreign one counts as absent."""
+        path = self._entries / key
+        stored = _read(path, key)
+        return None if stored is None else _cache_entry(path, stored)
+
+    @contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """An empty directory on the cache's file system, gone afterwards unless it was published."""
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        path = Path(tempfile.mkdtemp(dir=self._scratch))
+        try:
+            self._sweep(now=path.stat().st_mtime)
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def publish(self, workspace: Path, key: str, stored: StoredEntry) -> CacheEntry:
+        """Make a finished workspace the entry of `key`. Where another process was faster, its entry is the one."""
+        files = sorted(file for file in workspace.iterdir() if file.is_file())
+        manifest = {"key": key, "files": {file.name: _fingerprint(file) for file in files}, **stored.to_json()}
+        (workspace / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+        for path in (*files, workspace / _MANIFEST, workspace):
+            _sync(path)
+        self._entries.mkdir(parents=True, exist_ok=True)
+        target = self._entries / key
+        while not _rename(workspace, target):
+            if (present := _read(target, key)) is not None:
+                return _cache_entry(target, present)
+            # Broken: out of the way with it. Whoever has its files mapped keeps them.
+            _rename(target, self._scratch / f"{workspace.name}.broken")
+            shutil.rmtree(self._scratch / f"{workspace.name}.broken", ignore_errors=True)
+        _sync(self._entries)
+        return _cache_entry(target, stored)
+
+    def external_files(self, model_digest: str) -> tuple[str, ...] | None:
+        """The external data files that a model file names, if that was noted; finding out means parsing the file."""
+        try:
+            return tuple(json.loads((self._notes / f"{model_digest}.json").read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def note_external_files(self, model_digest: str, names: tuple[str, ...]) -> None:
+        """Remember what `external_files` returns."""
+        self._notes.mkdir(parents=True, exist_ok=True)
+        with self.workspace() as workspace:
+            (workspace / "note").write_text(json.dumps(names))
+            (workspace / "note").replace(self._notes / f"{model_digest}.json")
+
+    def _sweep(self, now: float) -> None:
+        """Remove what processes that died while writing left behind."""
+        for path in self._scratch.iterdir():
+            try:
+                if now - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    shutil.rmtree(path, ignore_errors=True)
+            except FileNotFoundError:  # another process finished with it
+                continue
+
+
+def _cache_entry(path: Path, stored: StoredEntry) -> CacheEntry:
+    return CacheEntry(path, stored.form, stored.weight_bytes, stored.reason)
+
+
+def read_entry(path: Path) -> StoredEntry | None:
+    """What the entry at `path` says of itself, if it is whole."""
+    return _read(path, path.name)
+
+
+def _read(path: Path, key: str) -> StoredEntry | None:
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text())
+        if manifest["key"] != key:
+            return None
+        if any(_fingerprint(path / name) != known for name, known in manifest["files"].items()):
+            return None
+        return StoredEntry.from_json(manifest)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _fingerprint(path: Path) -> str:
+    """Size and digest of both ends: cheap for large weights, and no truncated or foreign file has it."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        digest = hashlib.sha256(file.read(_FINGERPRINT_BYTES))
+        file.seek(max(file.tell(), size - _FINGERPRINT_BYTES))
+        digest.update(file.read())
+    return f"{size}:{digest.hexdigest()}"
+
+
+def _rename(source: Path, target: Path) -> bool:
+    """Whether the directory could take the name; it cannot while another directory has it."""
+    try:
+        source.rename(target)
+    except OSError:
+        if target.exists():
+            return False
+        raise
+    return True
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,120 @@
+"""The compile child: one JSON line in, one JSON line out, until nobody asks any more.
+
+Run as `python -m app.backends.compile_child`. It is a process of its own for three reasons: optimising holds the
+interpreter lock for up to a second, what it allocates is gone with it, and a form of weights that crashes crashes here.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from app.backends.graph import external_files, name_axes, read_graph
+from app.backends.job import spec_from_json
+from app.backends.optimise import write_form
+from app.backends.probes import read_sample
+from app.backends.proof import NotProvedError, Reference, prove
+from app.backends.providers import PROVIDERS
+from app.backends.sessions import SessionConfig, create_session, session_options
+from app.domain.errors import BundleError
+
+#: Seconds without a job after which the child ends by itself, with exit status 0.
+IDLE_SECONDS = 10.0
+
+_PR_SET_PDEATHSIG = 1
+
+Answer = dict[str, Any]
+
+
+def compile_form(job: Mapping[str, Any]) -> Answer:
+    """Write and prove one form of one model."""
+    file, target = Path(job["model_file"]), Path(job["target"])
+    spec, config = spec_from_json(job["spec"]), _config(job)
+    model = read_graph(file)
+    layout = name_axes(model, spec, file)
+    try:
+        reference = Reference(model.SerializeToString(), file.parent, spec, read_sample(file), config)
+    except Exception as error:
+        raise BundleError(f"{file}: ONNX Runtime cannot run it: {' '.join(str(error).split())}") from error
+    stored = write_form(job["form"], model, file.parent, target, layout, config)
+    if stored.optimised:  # otherwise it is the reference
+        stored = replace(stored, quick=prove(target, stored, spec, reference, config))
+    return {"entry": stored.to_json()}
+
+
+def list_external_files(job: Mapping[str, Any]) -> Answer:
+    """The external data files that a model names."""
+    return {"files": external_files(read_graph(Path(job["model_file"])))}
+
+
+def try_device(job: Mapping[str, Any]) -> Answer:
+    """Run one node on the device: that a provider is listed says nothing about the machine."""
+    config = _config(job)
+    value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 2])
+    result = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 2])
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "x"], ["y"])], "one_node", [value], [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = create_session(model.SerializeToString(), session_options(config), config)
+    session.run(None, {"x": np.eye(2, dtype=np.float32)})
+    return {}
+
+
+JOBS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
+    "compile": compile_form,
+    "external_files": list_external_files,
+    "try_device": try_device,
+}
+
+
+def answer(line: str) -> Answer:
+    """The answer to one line; what goes wrong is part of it."""
+    try:
+        job = json.loads(line)
+        return JOBS[job["job"]](job)
+    except BundleError as error:
+        return {"refused": error.message}
+    except NotProvedError as error:
+        return {"not_proved": str(error)}
+    except Exception as error:
+        return {"failed": " ".join(f"{type(error).__name__}: {error}".split())}
+    finally:
+        gc.collect()
+
+
+def main() -> None:
+    """Answer until standard input ends or stays quiet."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # native libraries print what they like
+    _end_with_parent()
+    while select.select([sys.stdin], [], [], IDLE_SECONDS)[0]:
+        line = sys.stdin.readline()
+        if not line:
+            return
+        answers.write(json.dumps(answer(line)) + "\n")
+        answers.flush()
+
+
+def _config(job: Mapping[str, Any]) -> SessionConfig:
+    return SessionConfig(PROVIDERS[job["provider"]], job["ordinal"], job["threads"])
+
+
+def _end_with_parent() -> None:
+    """A server that is killed must not leave a child at work for minutes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.nice(10)  # serving comes first
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Bringing bundles into the compile cache, with a child process to do the work and to take the crashes."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+import onnxruntime as ort
+
+from app.backends.base import CacheEntry
+from app.backends.cache import CompileCache, cpu_features, digest_file, key_of
+from app.backends.entry import StoredEntry
+from app.backends.job import spec_to_json
+from app.backends.sessions import SessionConfig
+from app.domain.errors import BundleError
+from app.domain.model import ModelSpec
+
+_log = logging.getLogger(__name__)
+
+_CHILD_MODULE = "app.backends.compile_child"
+
+#: Where `app` is imported from: the child has to find the same one.
+_ROOT = Path(__file__).parents[2]
+
+
+class ChildDiedError(Exception):
+    """The compile child ended without an answer; the message says how."""
+
+
+class Compiler:
+    """Compiles one bundle at a time (loader thread); `close` is for any thread."""
+
+    def __init__(self, cache_dir: Path, config: SessionConfig, child_module: str = _CHILD_MODULE) -> None:
+        self._cache = CompileCache(cache_dir)
+        self._config = config
+        self._child = CompileChild(child_module)
+
+    def compile(self, model_file: Path, spec: ModelSpec) -> CacheEntry:
+        """The entry of a model, made if it is not there. Raises `BundleError` naming the file."""
+        try:
+            model_file = model_file.resolve(strict=True)
+            key = self._key(model_file, spec)
+            return self._cache.open(key) or self._build(key, model_file, spec)
+        except OSError as error:
+            raise BundleError(f"{model_file}: cannot be compiled: {error}") from error
+        except ChildDiedError as error:
+            raise BundleError(f"{model_file}: cannot be compiled: {error}") from error
+
+    def try_device(self) -> str:
+        """Empty when the configured device runs a model, else what is wrong."""
+        try:
+            answer = self._ask(job="try_device")
+        except (ChildDiedError, OSError) as error:
+            return str(error)
+        return str(answer.get("refused") or answer.get("failed") or "")
+
+    def close(self) -> None:
+        """End the child; a compilation that is under way raises `BundleError`. Idempotent."""
+        self._child.close()
+
+    def _key(self, model_file: Path, spec: ModelSpec) -> str:
+        digest = digest_file(model_file)
+        names = self._cache.external_files(digest)
+        if names is None:
+            answer = self._ask(job="external_files", model_file=str(model_file))
+            if "files" not in answer:
+                raise BundleError(_complaint(answer))
+            names = tuple(answer["files"])
+            self._cache.note_external_files(digest, names)
+        return key_of(
+            {
+                "model": digest,
+                "external": {name: digest_file(model_file.parent / name) for name in names},
+                "onnxruntime": ort.__version__,
+                "provider": self._config.provider.name,
+                "cpu": cpu_features(),
+                "spec": spec_to_json(spec),
+            }
+        )
+
+    def _build(self, key: str, model_file: Path, spec: ModelSpec) -> CacheEntry:
+        """Try the forms, best first, until one is proved."""
+        reasons: list[str] = []
+        for form in self._config.provider.forms:
+            with self._cache.workspace() as workspace:
+                try:
+                    answer = self._ask(
+                        job="compile",
+                        form=form,
+                        model_file=str(model_file),
+                        target=str(workspace),
+                        spec=spec_to_json(spec),
+                    )
+                except ChildDiedError as error:
+                    answer = {"not_proved": str(error)}
+                if "refused" in answer:
+                    raise BundleError(_complaint(answer))
+                if "entry" in answer:
+                    stored = StoredEntry.from_json(answer["entry"])
+                    reasons.extend([stored.reason] if stored.reason else [])
+                    return self._cache.publish(workspace, key, replace(stored, reason="; ".join(reasons)))
+            reasons.append(f"not {form}: {_complaint(answer)}")
+            _log.warning("%s: %s", model_file, reasons[-1])
+        raise BundleError(f"{model_file}: cannot be compiled: {'; '.join(reasons)}")
+
+    def _ask(self, **job: Any) -> Mapping[str, Any]:
+        config = self._config
+        return self._child.ask(
+            {**job, "provider": config.provider.name, "ordinal": config.ordinal, "threads": config.threads}
+        )
+
+
+class CompileChild:
+    """The child process, started when it is needed; it ends by itself after a while without work."""
+
+    def __init__(self, module: str = _CHILD_MODULE) -> None:
+        self._module = module
+        self._process: subprocess.Popen[str] | None = None
+        self._errors: IO[bytes] | None = None
+        self._closed = False
+
+    def ask(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
+        """One job, one answer. Raises `ChildDiedError` when the child ends instead."""
+        for _ in range(2):
+            process = self._running()
+            answer = self._exchange(process, json.dumps(job))
+            if answer:
+                result: Mapping[str, Any] = json.loads(answer)
+                return result
+            status = process.wait()
+            if status != 0 and not self._closed:
+                raise ChildDiedError(f"the compile child {_obituary(status)}{self._last_words()}")
+            # Status 0: it went idle in the moment in which it was asked.
+        raise ChildDiedError("the compile child does not stay")
+
+    def close(self) -> None:
+        """End the child, at work or not, and start no other. Any thread; idempotent."""
+        self._closed = True
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._release()
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._closed:
+            raise ChildDiedError("compiling was stopped")
+        if self._process is None or self._process.poll() is not None:
+            self._release()
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the child)
+            path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self._module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                start_new_session=True,  # an interrupt from the terminal is the server's to handle
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            )
+        return self._process
+
+    def _exchange(self, process: subprocess.Popen[str], line: str) -> str:
+        """The answer line; empty when the child is gone."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+            return process.stdout.readline()
+        except (BrokenPipeError, ValueError):  # gone, or closed by `close`
+            return ""
+
+    def _last_words(self) -> str:
+        """The end of what the child wrote to standard error."""
+        if self._errors is None:
+            return ""
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 500))
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        words = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f" ({words})" if words else ""
+
+    def _release(self) -> None:
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    with suppress(OSError):  # closing flushes, and nobody reads
+                        pipe.close()
+            self._process = None
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+
+def _obituary(status: int) -> str:
+    if status > 0:
+        return f"ended with status {status}"
+    try:
+        return f"died of {signal.Signals(-status).name}"
+    except ValueError:
+        return f"died of signal {-status}"
+
+
+def _complaint(answer: Mapping[str, Any]) -> str:
+    return str(next(iter(answer.values())))

@@ -1,0 +1,72 @@
+"""What a compile-cache entry says of itself: `entry.json`, written last, read by every process that maps it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+MODEL_FILE = "model.onnx"
+WEIGHTS_FILE = "weights.bin"
+
+#: The forms in which weights are kept, best first; see `CacheEntry.form`.
+PREPACKED, EXTERNAL, PLAIN = "prepacked", "external", "plain"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The names by which a session fixes its dims.
+
+    `batch_names` are the dims that carry the batch; `dims` gives, per variant, the extent of every dim it fixes.
+    """
+
+    batch_names: tuple[str, ...]
+    dims: Mapping[str, Mapping[str, int]]
+
+    def overrides(self, variant: str | None, size: int) -> dict[str, int]:
+        """Dim name → extent for one session; a `variant` of None and a `size` of 0 leave their dims free."""
+        fixed = {} if variant is None else dict(self.dims[variant])
+        return fixed | dict.fromkeys(self.batch_names, size) if size else fixed
+
+
+@dataclass(frozen=True)
+class StoredEntry:
+    """The content of `entry.json` besides the digests.
+
+    `optimised` is False where the graph is the bundle's own and each session has to optimise it. `quick` are the
+    (variant, size) whose runs are over before a second thread is awake.
+    """
+
+    form: str
+    optimised: bool
+    weight_bytes: int
+    layout: Layout
+    reason: str = ""
+    quick: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def shared(self) -> bool:
+        """Whether sessions share the weights by mapping them, so that every size may have a session of its own."""
+        return self.form != PLAIN
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as JSON values."""
+        return {
+            "form": self.form,
+            "optimised": self.optimised,
+            "weight_bytes": self.weight_bytes,
+            "batch_names": list(self.layout.batch_names),
+            "dims": {variant: dict(dims) for variant, dims in self.layout.dims.items()},
+            "reason": self.reason,
+            "quick": [list(key) for key in self.quick],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "StoredEntry":
+        """Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError` for what `to_json` does not write."""
+        return cls(
+            form=data["form"],
+            optimised=data["optimised"],
+            weight_bytes=data["weight_bytes"],
+            layout=Layout(tuple(data["batch_names"]), {key: dict(dims) for key, dims in data["dims"].items()}),
+            reason=data["reason"],
+            quick=tuple((variant, size) for variant, size in data["quick"]),
+        )

@@ -1,0 +1,157 @@
+"""Proving a form: every (variant, size) is run in the compile child, against a plain session of the same graph.
+
+A form that kills the process kills the child, and the server never maps it.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from app.backends.entry import StoredEntry
+from app.backends.execution import Runner, runner_for
+from app.backends.probes import probes
+from app.backends.sessions import QUIET, SessionConfig, create_session, open_entry, session_key, session_options
+from app.domain.errors import BundleError
+from app.domain.model import ModelSpec, Variant
+from app.domain.tensors import Array, Tensors
+
+#: A run that is shorter gains nothing from a thread that first has to wake up, and pays for waking it.
+QUICK_SECONDS = 100e-6
+
+#: Runs per case: the second may take other memory than the first, and one of them will not be disturbed.
+_RUNS = 3
+
+#: Rows to try a free batch with: one row and several take different kernels.
+FREE_ROWS = (1, 3)
+
+#: Largest difference, relative to the output's range. The same kernels on the same values: this is no rounding budget.
+_TOLERANCE = {"FP16": 2e-2, "BF16": 2e-2}
+_TOLERANCE_OTHERWISE = 1e-4
+
+
+class NotProvedError(Exception):
+    """A form that differs from the plain session, or that no probe could run."""
+
+
+Case = tuple[Variant, int, int, Tensors, Tensors]
+"""Variant, compiled size (0: free), rows, inputs, expected outputs."""
+
+
+class Reference:
+    """What the plain session answers, computed once and compared with every form."""
+
+    def __init__(
+        self, model: bytes, folder: Path, spec: ModelSpec, sample: Mapping[str, Array], config: SessionConfig
+    ) -> None:
+        options = session_options(config)
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+        self._spec = spec
+        self._run = _Run(spec, create_session(model, options, config))
+        self._sample = sample
+        self.failures: dict[tuple[str, int], str] = {}
+        self.cases = list(self._collect())
+
+    def _collect(self) -> Iterator[Case]:
+        """The cases that can be compared. Raises `BundleError` for a size that cannot run where others can."""
+        for variant in self._spec.variants:
+            cases = [self._case(variant, size, size) for size in variant.compiled_sizes]
+            failed = [size for size, case in zip(variant.compiled_sizes, cases, strict=True) if case is None]
+            if failed and len(failed) < len(cases):
+                raise BundleError(
+                    f"variant {variant.key!r} cannot run at batch size {failed[0]} "
+                    f"({self.failures[variant.key, failed[0]]}); set batching.compiled_batch_sizes to those that it can"
+                )
+            cases += [self._case(variant, 0, rows) for rows in FREE_ROWS]
+            yield from (case for case in cases if case is not None)
+
+    def _case(self, variant: Variant, size: int, rows: int) -> Case | None:
+        for inputs in probes(self._spec, variant, rows, self._sample):
+            try:
+                return variant, size, rows, inputs, self._run(inputs)
+            except Exception as error:  # a probe that the model does not take says nothing about the form
+                self.failures.setdefault((variant.key, rows), " ".join(str(error).split()))
+        return None
+
+
+def prove(
+    path: Path, entry: StoredEntry, spec: ModelSpec, reference: Reference, config: SessionConfig
+) -> tuple[tuple[str, int], ...]:
+    """Run every case; returns the (variant, size) that are quick.
+
+    Raises `NotProvedError` saying where the form differs; a form may also end this process.
+    """
+    proved = {case[0].key for case in reference.cases}
+    if missing := [variant.key for variant in spec.variants if variant.key not in proved]:
+        why = next(failure for (key, _), failure in reference.failures.items() if key == missing[0])
+        raise NotProvedError(f"no probe runs variant {missing[0]!r} (a sample.npz beside the model would help): {why}")
+    quick = []
+    opened: object = None
+    run: Any = None
+    for variant, size, rows, inputs, expected in reference.cases:
+        key = session_key(entry, config, variant.key, size)
+        if key != opened:
+            run, opened = _Run(spec, open_entry(path, entry, spec, config, *key)), key
+        seconds = []
+        for _ in range(_RUNS):
+            started = time.perf_counter()
+            outputs = run(inputs)
+            seconds.append(time.perf_counter() - started)
+            _compare(spec, expected, outputs, f"variant {variant.key!r}, size {size or 'free'}, {rows} rows")
+        if size and min(seconds) < QUICK_SECONDS and not _free_axes(spec, variant):
+            quick.append((variant.key, size))
+    return tuple(quick)
+
+
+def _free_axes(spec: ModelSpec, variant: Variant) -> bool:
+    """Whether real inputs may be larger than the probes were."""
+    return any(
+        extent == -1 and axis != tensor.batch_axis and (tensor.name, axis) not in variant.dims
+        for tensor in spec.inputs
+        for axis, extent in enumerate(tensor.shape)
+    )
+
+
+class _Run:
+    def __init__(self, spec: ModelSpec, session: Any) -> None:
+        self._runner: Runner = runner_for(spec)
+        self._session = session
+        self._options = ort.RunOptions()
+        self._options.log_severity_level = QUIET
+
+    def __call__(self, inputs: Tensors) -> Tensors:
+        return self._runner(self._session._sess, inputs, self._options)
+
+
+def _compare(spec: ModelSpec, expected: Tensors, actual: Tensors, place: str) -> None:
+    for tensor in spec.outputs:
+        left, right = expected[tensor.name], actual[tensor.name]
+        if left.shape != right.shape or left.dtype != right.dtype:
+            raise NotProvedError(f"output {tensor.name!r} has another shape or type ({place})")
+        if tensor.datatype == "BF16":
+            left, right = _widen(left), _widen(right)
+        if left.dtype.kind != "f":
+            if not np.array_equal(left, right):
+                raise NotProvedError(f"output {tensor.name!r} differs ({place})")
+        elif (difference := _difference(left, right)) > _TOLERANCE.get(tensor.datatype, _TOLERANCE_OTHERWISE):
+            raise NotProvedError(f"output {tensor.name!r} differs by {difference:.2g} of its range ({place})")
+
+
+def _difference(left: Array, right: Array) -> float:
+    """Largest difference relative to the range; NaN equals NaN, an infinity itself, and nothing else."""
+    left, right = left.astype(np.float64), right.astype(np.float64)
+    finite = np.isfinite(left) & np.isfinite(right)
+    if not np.array_equal(left[~finite], right[~finite], equal_nan=True):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    scale = max(float(np.abs(left[finite]).max()), 1e-30)
+    return float(np.abs(left[finite] - right[finite]).max()) / scale
+
+
+def _widen(bits: Array) -> Array:
+    wide: Array = (bits.astype(np.uint32) << 16).view(np.float32)
+    return wide

@@ -1,0 +1,62 @@
+"""The execution providers: what each is asked for, and which forms of weights it can share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.backends.entry import EXTERNAL, PLAIN, PREPACKED
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One kind of device.
+
+    `execution_provider` is ONNX Runtime's name for it; `options` are its provider options, each stated because the
+    defaults are made for one model alone on the device; `forms` are the forms of weights to try, best first.
+    `session_per_size` says that sessions share weights by mapping them, so that every compiled size may have its own;
+    where they do not, one session with a free batch serves all sizes, and the weights are there once all the same.
+    """
+
+    name: str
+    execution_provider: str
+    forms: tuple[str, ...]
+    session_per_size: bool
+    options: Mapping[str, str]
+
+    @property
+    def needs_libraries(self) -> bool:
+        """Whether libraries of the device have to be loaded before the first session."""
+        return self.execution_provider != _CPU
+
+    def chain(self, ordinal: int) -> list[tuple[str, dict[str, str]]]:
+        """The providers of a session; an accelerator leaves single nodes it has no kernel for to the CPU."""
+        cpu: tuple[str, dict[str, str]] = (_CPU, {})
+        if not self.needs_libraries:
+            return [cpu]
+        return [(self.execution_provider, {**self.options, "device_id": str(ordinal)}), cpu]
+
+
+_CPU = "CPUExecutionProvider"
+
+PROVIDERS: Mapping[str, Provider] = {
+    "cpu": Provider("cpu", _CPU, (PREPACKED, EXTERNAL, PLAIN), session_per_size=True, options={}),
+    "cuda": Provider(
+        "cuda",
+        "CUDAExecutionProvider",
+        (EXTERNAL, PLAIN),
+        session_per_size=False,
+        options={
+            # An exhaustive search costs about a second for every new shape, and what it finds is no faster.
+            "cudnn_conv_algo_search": "HEURISTIC",
+            # Doubling extents would take memory that the next model needs.
+            "arena_extend_strategy": "kSameAsRequested",
+            # Copies on another stream than the kernels' race with them.
+            "do_copy_in_default_stream": "1",
+        },
+    ),
+}
+
+
+def truth(session: Any) -> str:
+    """The execution provider that a session really got; asking for one is no guarantee."""
+    return str(session.get_providers()[0])

@@ -1,0 +1,88 @@
+"""The command line: `inference-server serve`."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+from pydantic import ValidationError
+
+from app.api.fastpath import FastPathProtocol
+from app.main import create_app
+from app.settings import Settings, SettingsError
+
+logger = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that owns its signals: the first drains while the sockets stay open, the second ends at once."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Called by uvicorn around serving, on the running loop."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: int) -> None:
+        if self._drain is not None:
+            logger.warning("second signal: ending at once")
+            os._exit(128 + number)
+        self._drain = asyncio.get_running_loop().create_task(self._drain_then_exit())
+
+    _drain: asyncio.Task[None] | None = None
+
+    async def _drain_then_exit(self) -> None:
+        drain = self.lifespan.state.get("drain")
+        if drain is not None:
+            await drain()
+        self.should_exit = True
+
+
+def serve(_: argparse.Namespace) -> int:
+    """Serve until a signal comes; 0 after a clean drain."""
+    settings = Settings.load()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    endpoints = settings.endpoints
+    config = uvicorn.Config(
+        create_app(settings),
+        host=endpoints.host,
+        port=endpoints.port,
+        http=FastPathProtocol if endpoints.fast_path else "httptools",
+        loop="auto",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        timeout_keep_alive=int(endpoints.keep_alive_seconds),
+        timeout_graceful_shutdown=1,
+        ssl_certfile=endpoints.ssl_certfile,
+        ssl_keyfile=endpoints.ssl_keyfile,
+    )
+    server = Server(config)
+    server.run()
+    return 0 if server.started else 3
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of the console script."""
+    parser = argparse.ArgumentParser(prog="inference-server", description="Serve ONNX models over HTTP.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("serve", help="serve the bundles in model_dirs").set_defaults(run=serve)
+    arguments = parser.parse_args(argv)
+    try:
+        sys.exit(arguments.run(arguments))
+    except (SettingsError, ValidationError) as error:
+        sys.exit(f"inference-server: {error}")

@@ -1,0 +1,261 @@
+"""The life of one request, from top to bottom: preprocess, cut, queue, wait, join, postprocess."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from itertools import count
+from math import inf
+from typing import ParamSpec, TypeVar, cast
+
+from app.domain.config import ModelPolicy
+from app.domain.errors import DeadlineExceeded, HookFailed, InvalidRequest, ServingError, ShuttingDown
+from app.domain.model import ModelSpec
+from app.domain.tensors import Tensors, TensorSpec
+from app.engine.leases import Leases
+from app.engine.request import InferRequest, InferResult, Timings
+from app.repository.hooks import Hook, HookContext
+from app.runtime import batch
+from app.runtime.control import Control
+from app.runtime.dispatcher import Dispatcher
+from app.runtime.hook_pool import HookPool
+from app.runtime.pending import DispatchFacts, Part, PendingRequest
+from app.runtime.registry import Generation, ModelRegistry
+from app.runtime.watcher import RepositoryWatcher
+from app.scheduling.coalescing import split_rows
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Serves requests and carries admin changes. Event loop only, unless said otherwise."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        control: Control,
+        registry: ModelRegistry,
+        watcher: RepositoryWatcher,
+        hooks: HookPool,
+        clock: Callable[[], float],
+    ) -> None:
+        self.clock = clock
+        self.registry = registry
+        self.leases = Leases(control.free)
+        self._dispatcher = dispatcher
+        self._control = control
+        self._watcher = watcher
+        self._hooks = hooks
+        self._tokens = count(1)
+        self._refusing = False
+        self._waking = False
+
+    # the data plane
+
+    def resolve(self, name: str, version: str | None) -> Generation:
+        """The generation that serves a name now. Raises `ShuttingDown`, `ModelNotFound` or `ModelUnavailable`."""
+        if self._refusing:
+            raise ShuttingDown("the server is shutting down")
+        return self.registry.resolve(name, version)
+
+    def begin(self, generation: Generation) -> None:
+        """A request begins on a generation that was just resolved; pair it with `end`."""
+        self.leases.take(generation)
+        generation.account.accepted += 1
+
+    def end(self, generation: Generation, code: str | None, seconds: float) -> None:
+        """The request that began ended with an error of that `code`, None for an answer."""
+        generation.account.close(code, seconds)
+        self.leases.give_back(generation)
+
+    async def infer(self, request: InferRequest) -> InferResult:
+        """Answer one request. Raises a `ServingError`; a cancelled call withdraws what is queued."""
+        if request.deadline == inf:
+            return await self._story(request)
+        try:
+            async with asyncio.timeout(request.deadline - self.clock()):
+                return await self._story(request)
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed before the answer was ready") from None
+
+    async def offload(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a large decode or encode in the hook pool."""
+        return await self._hooks.run(fn, *args, **kwargs)
+
+    async def _story(self, request: InferRequest) -> InferResult:
+        generation, inputs, now, parameters, deadline = request
+        bundle, timings = generation.bundle, Timings()
+        spec, hooks = bundle.spec, bundle.hooks
+        plain = hooks.preprocess is None and hooks.postprocess is None
+        context = None if plain else HookContext(spec.name, parameters, deadline)
+        if context is not None and hooks.preprocess is not None:
+            inputs = await self._hooks.run(_preprocess, hooks.preprocess, inputs, context, spec)
+            now, begun = self.clock(), now
+            timings.preprocess = now - begun
+        pieces = self._pieces(request, inputs, now)
+        parts = await self._execute(pieces)
+        outputs = parts[0].outputs
+        if len(parts) > 1:
+            outputs = await self._hooks.run(batch.join, [part.outputs for part in parts], spec.outputs)
+        facts = _account_for(parts, now, timings)
+        if context is not None and hooks.postprocess is not None:
+            begun = self.clock()
+            outputs = await self._hooks.run(_postprocess, hooks.postprocess, outputs, context, spec)
+            timings.postprocess = self.clock() - begun
+        return InferResult(generation, outputs, timings, facts.rows, facts.size)
+
+    def _pieces(self, request: InferRequest, inputs: Tensors, now: float) -> list[PendingRequest]:
+        """The request as it is queued: whole, or cut where it is larger than every compiled size."""
+        generation = request.generation
+        spec = generation.bundle.spec
+        rows = spec.rows_of(inputs)
+        key = spec.merge_key(inputs, next(self._tokens))
+        largest = spec.largest(key.variant)
+        if largest is None or rows <= largest:
+            cuts, parts = [rows], [inputs]
+        elif _keeps_rows(request, rows):
+            cuts = split_rows(rows, largest)
+            parts = list(batch.cut(inputs, spec.inputs, cuts))
+        else:
+            raise InvalidRequest(
+                f"model {spec.name!r}: {rows} rows are more than the largest compiled batch size {largest}, and the "
+                f"preprocess hook changes the number of rows, so the request cannot be split"
+            )
+        loop = asyncio.get_running_loop()
+        return [
+            PendingRequest(
+                model_id=generation.model_id,
+                merge_key=key,
+                rows=piece,
+                enqueued_at=now,
+                deadline=request.deadline,
+                inputs=part,
+                future=loop.create_future(),
+            )
+            for piece, part in zip(cuts, parts, strict=True)
+        ]
+
+    async def _execute(self, pieces: list[PendingRequest]) -> list[Part]:
+        """Queue the pieces and await them all; when one fails, or the caller goes, the others are withdrawn."""
+        self._dispatcher.submit(pieces, pieces[0].enqueued_at, wake=False)
+        if not self._waking:
+            # Once per turn of the loop, after all that has arrived in it: they share one wake-up, and one batch.
+            self._waking = True
+            asyncio.get_running_loop().call_soon(self._wake)
+        futures = [cast("asyncio.Future[Part]", piece.future) for piece in pieces]
+        try:
+            return [await futures[0]] if len(futures) == 1 else await asyncio.gather(*futures)
+        except BaseException:
+            self._dispatcher.withdraw(pieces)
+            for future in futures:
+                if not future.cancel() and not future.cancelled():
+                    future.exception()  # retrieved: one failed piece fails the request once
+            raise
+
+    def _wake(self) -> None:
+        self._waking = False
+        self._dispatcher.wake()
+
+    # the control plane
+
+    def policy(self, name: str) -> ModelPolicy:
+        """The policy of a model as it is now. Raises `ModelNotFound` or `ModelUnavailable`."""
+        generation = self.registry.resolve(name)
+        with self._dispatcher.locked() as scheduler:
+            return scheduler.policy(generation.model_id)
+
+    async def set_policy(self, name: str, policy: ModelPolicy) -> None:
+        """Replace a model's policy before the next dispatch. Raises `ModelNotFound`."""
+        await asyncio.wrap_future(self._control.set_policy(name, policy))
+
+    async def load_model(self, name: str) -> None:
+        """Load or reload a model from its directory. Raises `ModelNotFound` or `BundleError`."""
+        path = await self.offload(self._watcher.find, name)
+        await asyncio.wrap_future(self._control.load_model(name, path))
+
+    async def unload_model(self, name: str) -> None:
+        """Stop serving a model. Raises `ModelNotFound`."""
+        await asyncio.wrap_future(self._control.unload_model(name))
+
+    def refuse(self) -> None:
+        """Take no new requests; what was admitted goes on."""
+        self._refusing = True
+
+    async def idle(self, seconds: float) -> bool:
+        """Wait until no request is in flight, at most so long; whether it came to that."""
+        try:
+            async with asyncio.timeout(max(seconds, 0.0)):
+                await self.leases.wait_idle()
+        except TimeoutError:
+            return False
+        return True
+
+    @property
+    def alive(self) -> bool:
+        """False once the dispatcher has died."""
+        return self._dispatcher.alive
+
+
+def _keeps_rows(request: InferRequest, rows: int) -> bool:
+    """Whether the hooks of this very request kept one client row per executable row."""
+    bundle = request.generation.bundle
+    if bundle.hooks.preprocess is None:
+        return True
+    axes = [(spec.name, spec.batch_axis) for spec in bundle.spec.client_inputs if spec.batch_axis is not None]
+    return bool(axes) and all(request.inputs[name].shape[axis] == rows for name, axis in axes)
+
+
+def _account_for(parts: list[Part], enqueued_at: float, timings: Timings) -> DispatchFacts:
+    """Fill in queue, load and compute seconds, each dispatch counted once; the facts of the last dispatch."""
+    facts = parts[-1].facts
+    timings.queue = facts.started_at - enqueued_at
+    if len(parts) == 1:
+        timings.load, timings.compute = facts.load_seconds, facts.compute_seconds
+    else:
+        dispatches = {id(part.facts): part.facts for part in parts}.values()
+        timings.load = sum(each.load_seconds for each in dispatches)
+        timings.compute = sum(each.compute_seconds for each in dispatches)
+    return facts
+
+
+def _preprocess(hook: Hook, inputs: Tensors, context: HookContext, spec: ModelSpec) -> Tensors:
+    """Run the hook and check that the executable can take what it returned. A `ValueError` is the client's fault."""
+    try:
+        tensors = _run_hook(hook, inputs, context, "preprocess")
+    except ValueError as error:
+        raise InvalidRequest(f"preprocess of model {spec.name!r}: {error}") from error
+    _check("preprocess", tensors, spec.inputs, spec.name)
+    return tensors
+
+
+def _postprocess(hook: Hook, outputs: Tensors, context: HookContext, spec: ModelSpec) -> Tensors:
+    """Run the hook and check that it returned what the manifest promises to clients."""
+    try:
+        tensors = _run_hook(hook, outputs, context, "postprocess")
+    except ValueError as error:
+        raise HookFailed(f"postprocess of model {spec.name!r} failed") from error
+    _check("postprocess", tensors, spec.client_outputs, spec.name)
+    return tensors
+
+
+def _run_hook(hook: Hook, tensors: Tensors, context: HookContext, name: str) -> Tensors:
+    try:
+        return hook(tensors, context)
+    except (ServingError, ValueError):
+        raise
+    except Exception as error:
+        logger.exception("%s of model %s failed", name, context.model)
+        raise HookFailed(f"{name} of model {context.model!r} failed") from error
+
+
+def _check(hook: str, tensors: Tensors, specs: Sequence[TensorSpec], model: str) -> None:
+    for spec in specs:
+        array = tensors.get(spec.name)
+        if array is None or array.dtype != spec.dtype or not spec.accepts(array.shape):
+            given = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
+            raise HookFailed(
+                f"{hook} of model {model!r} returned {given} for tensor {spec.name!r}; "
+                f"the manifest declares {spec.datatype} {list(spec.shape)}"
+            )

@@ -1,0 +1,182 @@
+"""What a gateway and an operator read: the node and every model, in one frozen snapshot."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.backends.base import Backend
+from app.domain.model import ModelSpec
+from app.runtime.accounts import Account
+from app.runtime.dispatcher import Dispatcher
+from app.runtime.hook_pool import HookPool
+from app.runtime.registry import ModelEntry, ModelRegistry
+from app.runtime.watcher import RepositoryWatcher
+from app.runtime.weights import ResidentModel, WeightCache
+from app.scheduling.stats import ModelStats
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAxis:
+    """On which axis (1-based, in wire order) of which client input a gateway can count rows."""
+
+    input: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Counters and averages of a model that serves. Seconds and bytes; counters run since the model was loaded."""
+
+    version: str
+    digest: str
+    weight: float
+    queue_depth: int
+    dispatches: int
+    requests: int
+    rows: int
+    padded_rows: int
+    compute_seconds: float
+    recent_seconds: float
+    share_target: float
+    share_actual: float
+    wait_p50: float
+    wait_p99: float
+    batch_rows: Mapping[str, int]
+    batch_sizes: Mapping[str, int]
+    max_batch_size: int | None
+    costs: Mapping[str, Mapping[str, float]]
+    batchable: bool
+    batch_axis: BatchAxis | None
+    resident: bool
+    provider: str
+    weight_bytes: int
+    accepted: int
+    ok: int
+    failed: int
+    dropped: Mapping[str, int]
+    in_flight: int
+    latency_buckets: tuple[int, ...]
+    latency_sum: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatus:
+    """One model; `serving` is None while nothing can be served under the name."""
+
+    name: str
+    state: str
+    reason: str
+    serving: Serving | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """The node at one instant."""
+
+    backend: str
+    discipline: str
+    control_mode: str
+    residency_mode: str
+    alive: bool
+    queue_depth: int
+    hook_pool_depth: int
+    device_memory_in_use_bytes: int
+    device_memory_limit_bytes: int
+    resident_weight_bytes: int
+    problems: Mapping[str, str]
+    models: tuple[ModelStatus, ...]
+
+
+class StatusReader:
+    """Puts the snapshot together from what each part publishes. Event loop only."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        registry: ModelRegistry,
+        weights: WeightCache,
+        backend: Backend,
+        hooks: HookPool,
+        watcher: RepositoryWatcher,
+        control_mode: str,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._registry = registry
+        self._weights = weights
+        self._backend = backend
+        self._hooks = hooks
+        self._watcher = watcher
+        self._control_mode = control_mode
+
+    def read(self) -> NodeStatus:
+        """The snapshot now."""
+        stats = self._dispatcher.stats()
+        memory = self._backend.memory()
+        resident = {model.model_id: model for model in self._weights.snapshot()}
+        return NodeStatus(
+            backend=self._backend.name,
+            discipline=stats.discipline,
+            control_mode=self._control_mode,
+            residency_mode="externally_managed" if self._control_mode == "explicit" else "self_managed",
+            alive=self._dispatcher.alive,
+            queue_depth=stats.queue_depth,
+            hook_pool_depth=self._hooks.depth,
+            device_memory_in_use_bytes=memory.in_use,
+            device_memory_limit_bytes=memory.limit,
+            resident_weight_bytes=sum(model.weight_bytes for model in resident.values()),
+            problems={str(path): fault for path, fault in self._watcher.problems.items()},
+            models=tuple(_model(entry, stats.models, resident) for _, entry in sorted(self._registry.entries.items())),
+        )
+
+
+def _model(entry: ModelEntry, stats: Mapping[str, ModelStats], resident: Mapping[str, ResidentModel]) -> ModelStatus:
+    generation = entry.generation
+    counted = stats.get(generation.model_id) if generation is not None else None
+    if generation is None or counted is None:
+        return ModelStatus(entry.name, str(entry.state), entry.reason, None)
+    serving = _serving(
+        generation.bundle.spec, generation.bundle.digest, counted, resident.get(generation.model_id), generation.account
+    )
+    return ModelStatus(entry.name, str(entry.state), entry.reason, serving)
+
+
+def _serving(
+    spec: ModelSpec, digest: str, stats: ModelStats, resident: ResidentModel | None, account: Account
+) -> Serving:
+    costs: dict[str, dict[str, float]] = {}
+    for (variant, size), seconds in stats.costs.items():
+        costs.setdefault(variant, {})[str(size)] = seconds
+    return Serving(
+        version=spec.version,
+        digest=digest,
+        weight=stats.weight,
+        queue_depth=stats.queue_depth,
+        dispatches=stats.dispatches,
+        requests=stats.requests,
+        rows=stats.rows,
+        padded_rows=stats.padded_rows,
+        compute_seconds=stats.compute_seconds,
+        recent_seconds=stats.recent_seconds,
+        share_target=stats.share_target,
+        share_actual=stats.share_actual,
+        wait_p50=stats.wait_p50,
+        wait_p99=stats.wait_p99,
+        batch_rows={str(rows): times for rows, times in stats.batch_rows.items()},
+        batch_sizes={str(size): times for size, times in stats.batch_sizes.items()},
+        max_batch_size=stats.max_batch_size,
+        costs=costs,
+        batchable=spec.coalescible,
+        batch_axis=next(
+            (BatchAxis(each.name, each.batch_axis + 1) for each in spec.client_inputs if each.batch_axis is not None),
+            None,
+        ),
+        resident=resident is not None,
+        provider=resident.provider if resident is not None else "",
+        weight_bytes=resident.weight_bytes if resident is not None else 0,
+        accepted=account.accepted,
+        ok=account.ok,
+        failed=account.failed,
+        dropped=dict(account.drops),
+        in_flight=account.in_flight,
+        latency_buckets=tuple(account.latency_buckets),
+        latency_sum=account.latency_sum,
+    )

@@ -1,0 +1,185 @@
+"""The composition root: builds the engine and the HTTP application, and says in which order they live and die."""
+
+import asyncio
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic import SecretStr
+
+from app import backends
+from app.api import app as http
+from app.api.access import Access, make_admin_token
+from app.api.inference import Inference
+from app.api.limits import InFlight
+from app.domain.config import ModelPolicy
+from app.engine.engine import Engine
+from app.engine.readiness import Readiness
+from app.engine.status import StatusReader
+from app.runtime.control import Control
+from app.runtime.dispatcher import Dispatcher
+from app.runtime.executor import Executor
+from app.runtime.hook_pool import HookPool
+from app.runtime.loader import Loader
+from app.runtime.registry import Generation, ModelRegistry
+from app.runtime.watcher import RepositoryWatcher
+from app.runtime.weights import WeightCache
+from app.scheduling.scheduler import Scheduler
+from app.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Node:
+    """Everything that one process is made of."""
+
+    settings: Settings
+    engine: Engine
+    dispatcher: Dispatcher
+    control: Control
+    loader: Loader
+    hooks: HookPool
+    watcher: RepositoryWatcher
+    readiness: Readiness
+    status: StatusReader
+    access: Access
+    inference: Inference
+
+
+def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) -> Node:
+    """Put the parts together; no thread runs yet."""
+    config = settings.scheduler
+    backend = backends.create(settings.runtime, settings.cache_dir)
+    registry, weights = ModelRegistry(), WeightCache()
+    executor = Executor(weights, clock)
+    dispatcher = Dispatcher(Scheduler(config), executor, clock)
+    loader = Loader(backend)
+    control = Control(
+        dispatcher, executor, weights, registry, loader, lambda name: config.models.get(name, ModelPolicy()), clock
+    )
+    hooks = HookPool("hook", settings.hook_threads or min(len(os.sched_getaffinity(0)), 4))
+    readiness = Readiness(settings.required_models)
+    watcher = RepositoryWatcher(
+        settings.model_dirs,
+        settings.models_include,
+        _startup_models(settings),
+        control,
+        poll_seconds=settings.model_poll_seconds if settings.model_control_mode == "dynamic" else None,
+        on_started=readiness.expect,
+    )
+    engine = Engine(dispatcher, control, registry, watcher, hooks, clock)
+    status = StatusReader(dispatcher, registry, weights, backend, hooks, watcher, settings.model_control_mode)
+    access = Access(_secret(settings.endpoints.api_token), _admin_token(settings))
+    in_flight = InFlight(
+        settings.endpoints.max_concurrent_requests,
+        settings.endpoints.max_inflight_bytes or usable_memory() // 4,
+        settings.endpoints.max_body_bytes,
+    )
+    inference = Inference(engine, access, in_flight)
+    return Node(settings, engine, dispatcher, control, loader, hooks, watcher, readiness, status, access, inference)
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The ASGI application; its lifespan starts and stops the node."""
+    node = build_node(settings or Settings.load())
+    worker = node.settings.worker_name or socket.gethostname()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        sys.setswitchinterval(node.settings.switch_interval_us / 1e6)
+        loop = asyncio.get_running_loop()
+        node.control.on_retired = partial(_retire, loop, node.engine)
+        node.dispatcher.start()
+        node.watcher.start()
+        state: dict[str, Any] = {"drain": drainer(node)}
+        if node.settings.endpoints.fast_path:
+            state["inference_handler"] = node.inference
+        yield state
+        node.engine.refuse()
+        await asyncio.to_thread(stop_node, node)
+
+    return http.create(
+        node.engine,
+        node.inference,
+        node.access,
+        node.readiness,
+        node.status,
+        worker,
+        version=version("inference-server"),
+        explicit=node.settings.model_control_mode == "explicit",
+        lifespan=lifespan,
+    )
+
+
+def drainer(node: Node) -> Callable[[], Awaitable[None]]:
+    """From the first signal to the end of service: unready, normal service, no new requests, the last answers."""
+
+    async def drain() -> None:
+        settings, engine = node.settings, node.engine
+        limit = engine.clock() + settings.shutdown_timeout_seconds
+        node.readiness.draining = True
+        logger.info("draining: not ready, serving for %g s more", settings.drain_delay_seconds)
+        await asyncio.sleep(min(settings.drain_delay_seconds, settings.shutdown_timeout_seconds))
+        engine.refuse()
+        if not await engine.idle(limit - engine.clock()):
+            logger.warning("giving up %d requests", engine.leases.total)
+
+    return drain
+
+
+def stop_node(node: Node) -> None:
+    """End every thread; weights go last, on the dispatcher thread."""
+    node.watcher.stop()
+    node.loader.stop()
+    node.watcher.join()
+    node.control.stop()
+    node.dispatcher.stop(timeout=5.0)
+    node.hooks.stop()
+
+
+def usable_memory() -> int:
+    """Bytes of memory that this process may use: the machine's, or less where its control group says so."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limit = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if limit.isdigit():
+            return min(physical, int(limit))
+    return physical
+
+
+def _retire(loop: asyncio.AbstractEventLoop, engine: Engine, generation: Generation) -> None:
+    loop.call_soon_threadsafe(engine.leases.retire, generation)
+
+
+def _startup_models(settings: Settings) -> tuple[str, ...]:
+    if settings.startup_models is not None:
+        return settings.startup_models
+    return () if settings.model_control_mode == "explicit" else ("*",)
+
+
+def _secret(value: SecretStr | None) -> str | None:
+    return None if value is None else value.get_secret_value()
+
+
+def _admin_token(settings: Settings) -> str:
+    configured = _secret(settings.endpoints.admin_token)
+    if configured is not None:
+        return configured
+    path = settings.cache_dir / f"admin-token-{settings.endpoints.port}"
+    token = make_admin_token(path)
+    logger.info("admin token: %s", path)
+    return token

@@ -1,0 +1,57 @@
+"""Which files make a bundle, and which names a model may have."""
+
+import os
+import re
+from pathlib import Path
+
+HOOKS_FILE = "hooks.py"
+MANIFEST_FILE = "manifest.yaml"
+MODEL_FILE = "model.onnx"
+SAMPLE_FILE = "sample.npz"
+
+MAX_NAME_BYTES = 255
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def name_fault(name: str) -> str | None:
+    """Why a model cannot have this name; None if it can. Letters are ASCII, so bytes are characters."""
+    if not _NAME.fullmatch(name) or len(name) > MAX_NAME_BYTES:
+        return (
+            f"{name[:MAX_NAME_BYTES]!r} is no model name: use letters, digits, '.', '_' and '-', a letter or digit "
+            f"first, at most {MAX_NAME_BYTES}"
+        )
+    if name == "stats":
+        return "'stats' is no model name: /v2/models/stats are the statistics of all models"
+    return None
+
+
+def is_bundle(directory: Path) -> bool:
+    """Whether a directory holds a manifest or a model. Raises `OSError` when that cannot be told."""
+    return any(_exists(directory / name) for name in (MANIFEST_FILE, MODEL_FILE))
+
+
+def bundle_files(bundle_dir: Path) -> list[tuple[str, Path]]:
+    """Every file of a bundle, by its name relative to the directory, in the order of the names.
+
+    Bytecode and everything whose name begins with a dot is left out; linked directories are not entered. Raises
+    `OSError` for a directory that cannot be read.
+    """
+    found: list[tuple[str, Path]] = []
+    for folder, folders, files in os.walk(bundle_dir, onerror=_raise):
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__pycache__"]
+        paths = [Path(folder, name) for name in files if not name.startswith(".")]
+        found += [(path.relative_to(bundle_dir).as_posix(), path) for path in paths]
+    return sorted(found)
+
+
+def _exists(file: Path) -> bool:
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _raise(error: OSError) -> None:
+    raise error

@@ -1,0 +1,142 @@
+"""What lies in the model directories, told cheaply, and what changed since the last look."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from app.repository.files import bundle_files, is_bundle, name_fault
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A bundle on disk. Equal signatures mean the same files: their names, sizes and times, not where they lie."""
+
+    path: Path
+    signature: str
+
+
+@dataclass(frozen=True)
+class Scan:
+    """One look at the model directories: the bundles by model name, and what is wrong with other paths.
+
+    A bundle whose directory or root cannot be read just now stays as it was last seen, and has a problem.
+    """
+
+    bundles: Mapping[str, Found]
+    problems: Mapping[Path, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A name that had no bundle, or whose bundle now has another name."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Other files under the same name, or the same files in another place."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A bundle whose files are gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """The same files under another name."""
+
+    name: str
+    to: str
+    path: Path
+
+
+Change = Added | Changed | Removed | Renamed
+
+
+def scan(roots: Iterable[Path], previous: Scan | None = None) -> Scan:
+    """Look for bundles in the roots; where two hold the same name, the earlier root wins. Raises nothing."""
+    before = previous.bundles if previous is not None else {}
+    bundles: dict[str, Found] = {}
+    problems: dict[Path, str] = {}
+    for root in roots:
+        for name, found in _scan_root(root, before, problems).items():
+            if name in bundles:
+                problems[found.path] = f"{bundles[name].path} has the same model name: rename one of them"
+            else:
+                bundles[name] = found
+    return Scan(bundles, problems)
+
+
+def diff(old: Mapping[str, Found], new: Mapping[str, Found]) -> tuple[Change, ...]:
+    """What turns `old` into `new`: removals first, then renames (to be made at once: they may form a chain or a
+    ring), then changes, then additions; each kind by name.
+    """
+    gone = {name: found for name, found in old.items() if not _same_files(found, new.get(name))}
+    come = {name: found for name, found in new.items() if not _same_files(found, old.get(name))}
+    vacant: defaultdict[str, list[str]] = defaultdict(list)
+    for name in sorted(gone, reverse=True):
+        vacant[gone[name].signature].append(name)
+    renamed: list[Renamed] = []
+    for name in sorted(come):
+        found = come[name]
+        if vacant[found.signature]:
+            former = vacant[found.signature].pop()
+            del gone[former], come[name]
+            renamed.append(Renamed(former, name, found.path))
+    moved = {name for name, found in new.items() if _same_files(found, old.get(name)) and found != old[name]}
+    return (
+        *(Removed(name) for name in sorted(gone.keys() - come.keys())),
+        *sorted(renamed, key=lambda change: change.name),
+        *(Changed(name, new[name].path) for name in sorted((gone.keys() & come.keys()) | moved)),
+        *(Added(name, new[name].path) for name in sorted(come.keys() - gone.keys())),
+    )
+
+
+def _same_files(found: Found, other: Found | None) -> bool:
+    return other is not None and found.signature == other.signature
+
+
+def _scan_root(root: Path, before: Mapping[str, Found], problems: dict[Path, str]) -> dict[str, Found]:
+    """The bundles of one root by model name; `problems` receives what is wrong with it or in it."""
+    try:
+        with os.scandir(root) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        problems[root] = f"cannot be read ({error.strerror}): its models stay as they were"
+        return {name: found for name, found in before.items() if found.path.parent == root}
+    bundles: dict[str, Found] = {}
+    for name in names:
+        path = root / name
+        try:
+            if not is_bundle(path):
+                continue
+            found = Found(path, _signature(path))
+        except OSError as error:
+            problems[path] = f"cannot be read ({error.strerror}): its model stays as it was"
+            if name not in before or before[name].path != path:
+                continue
+            found = before[name]
+        if fault := name_fault(name):
+            problems[path] = fault
+        else:
+            bundles[name] = found
+    return bundles
+
+
+def _signature(bundle_dir: Path) -> str:
+    signature = sha256()
+    for name, path in bundle_files(bundle_dir):
+        stat = path.stat()
+        signature.update(os.fsencode(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0"))
+    return signature.hexdigest()

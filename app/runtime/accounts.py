@@ -1,0 +1,50 @@
+"""How the requests of one model ended: counters that add up, read when scraped."""
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+
+#: Upper bounds of the latency histogram, in seconds.
+LATENCY_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+#: `code` of an error → `reason` of `worker_drops_total`; every other code counts as failed.
+DROP_REASONS = {
+    "deadline_exceeded": "expired_queue",
+    "deadline_infeasible": "infeasible_admission",
+    "queue_full": "queue_full",
+    "cancelled": "cancelled",
+    "shutdown": "shutdown",
+}
+
+
+@dataclass(slots=True)
+class Account:
+    """The requests of one model. Event loop only. accepted = ok + failed + dropped + in flight."""
+
+    accepted: int = 0
+    ok: int = 0
+    failed: int = 0
+    drops: Counter[str] = field(default_factory=Counter)
+    latency_buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS) + 1))
+    latency_sum: float = 0.0
+
+    @property
+    def dropped(self) -> int:
+        """Requests that were given up: expired, infeasible, refused by a full queue, gone, shut down."""
+        return self.drops.total()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are neither answered nor given up."""
+        return self.accepted - self.ok - self.failed - self.dropped
+
+    def close(self, code: str | None, seconds: float) -> None:
+        """The request ended: `code` of its error, None for an answer, after `seconds`."""
+        if code is None:
+            self.ok += 1
+        elif code in DROP_REASONS:
+            self.drops[DROP_REASONS[code]] += 1
+        else:
+            self.failed += 1
+        self.latency_buckets[bisect_left(LATENCY_BOUNDS, seconds)] += 1
+        self.latency_sum += seconds

@@ -1,0 +1,199 @@
+"""Admin changes: each is carried out on the dispatcher thread, before the next selection."""
+
+import concurrent.futures
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+from app.domain.config import ModelPolicy
+from app.domain.errors import ModelNotFound, ModelUnavailable, ServingError
+from app.runtime import warmup
+from app.runtime.accounts import Account
+from app.runtime.dispatcher import Dispatcher
+from app.runtime.executor import Executor
+from app.runtime.loader import Loader, PreparedBundle
+from app.runtime.pending import fail
+from app.runtime.registry import Generation, ModelEntry, ModelRegistry, ModelState
+from app.runtime.weights import WeightCache
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class Control:
+    """Loads, unloads and re-tunes models. Every method may be called from any thread and returns a future.
+
+    `policy_of` gives the configured policy of a name; `on_retired` is told (dispatcher thread) of a generation that
+    no new request will find, so that its requests in flight can finish before `free` takes it off the device.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        executor: Executor,
+        weights: WeightCache,
+        registry: ModelRegistry,
+        loader: Loader,
+        policy_of: Callable[[str], ModelPolicy],
+        clock: Callable[[], float],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._executor = executor
+        self._weights = weights
+        self._registry = registry
+        self._loader = loader
+        self._policy_of = policy_of
+        self._clock = clock
+        self._generations = count(1)
+        self._wanted: dict[str, int] = {}  # dispatcher thread: which change of a name is the latest
+        self.on_retired: Callable[[Generation], None] = self.free
+
+    def set_policy(self, name: str, policy: ModelPolicy) -> concurrent.futures.Future[None]:
+        """Replace the policy of a model. The future raises `ModelNotFound`."""
+
+        def apply() -> None:
+            generation = self._registry.resolve(name)
+            with self._dispatcher.locked() as scheduler:
+                old = scheduler.policy(generation.model_id)
+                scheduler.set_policy(generation.model_id, policy)
+            self._executor.add_model(generation.model_id, generation.bundle.spec, policy.padding)
+            logger.info("policy of model %s: %s -> %s", name, old, policy)
+
+        return self._dispatcher.call(apply)
+
+    def load_model(self, name: str, path: Path) -> concurrent.futures.Future[None]:
+        """Load the bundle at `path` under `name`, beside a generation that serves now, then swap.
+
+        The future raises what stopped the load; a generation that served goes on serving, with the reason in its
+        entry.
+        """
+        change = next(self._generations)
+
+        def begin() -> None:
+            self._wanted[name] = change
+            self._mark(name, ModelState.LOADING, "")
+
+        self._dispatcher.call(begin)
+        return self._loader.submit(self._load, name, path, change)
+
+    def unload_model(self, name: str) -> concurrent.futures.Future[None]:
+        """Stop serving a model: its queued requests fail with `was unloaded`. The future raises `ModelNotFound`."""
+        return self._dispatcher.call(lambda: self._unload(name, ModelEntry(name, ModelState.UNAVAILABLE, "unloaded")))
+
+    def remove_model(self, name: str) -> concurrent.futures.Future[None]:
+        """Stop serving a model whose bundle is gone, and forget its name."""
+        return self._dispatcher.call(lambda: self._unload(name, None))
+
+    def announce(self, names: Sequence[str]) -> None:
+        """Models that are known and not loaded."""
+
+        def apply() -> None:
+            self._registry.replace((), [ModelEntry(name, ModelState.UNAVAILABLE, "not loaded") for name in names])
+
+        if names:
+            self._dispatcher.call(apply)
+
+    def rename_models(self, pairs: Sequence[tuple[str, str]]) -> concurrent.futures.Future[None]:
+        """Rename (old, new) in place, all at once, so that chains and rings work: queues and counters ride along."""
+
+        def apply() -> None:
+            entries = self._registry.entries
+            moved = [_renamed(entries[old], new) for old, new in pairs if old in entries]
+            with self._dispatcher.locked() as scheduler:
+                for entry in moved:
+                    if entry.generation is not None:
+                        scheduler.rename_model(entry.generation.model_id, entry.name)
+            self._registry.replace([old for old, _ in pairs], moved)
+            logger.info("models renamed: %s", ", ".join(f"{old} -> {new}" for old, new in pairs))
+
+        return self._dispatcher.call(apply)
+
+    def free(self, generation: Generation) -> None:
+        """Take a retired generation off the device, after the commands already queued (any thread)."""
+        self._dispatcher.call(lambda: self._free(generation, generation.bundle.spec.name))
+
+    def stop(self) -> concurrent.futures.Future[None]:
+        """Free every model (the last command before the dispatcher stops)."""
+        return self._dispatcher.call(self._weights.drop_all)
+
+    # loader thread
+
+    def _load(self, name: str, path: Path, change: int) -> None:
+        model_id = f"{name}@{change}"
+        try:
+            loaded = self._loader.prepare(path)
+            model = self._on_dispatcher(lambda: self._weights.put(model_id, loaded.prepared))
+            costs = warmup.warm_up(model, loaded.bundle.spec, self._on_dispatcher, self._clock)
+            self._on_dispatcher(lambda: self._commit(name, model_id, change, loaded, costs))
+        except Exception as error:
+            reason = error.message if isinstance(error, ServingError) else f"{type(error).__name__}: {error}"
+            logger.error("model %s: load failed: %s", name, reason, exc_info=not isinstance(error, ServingError))
+            self._on_dispatcher(lambda: self._abandon(name, model_id, change, reason))
+            raise
+
+    def _on_dispatcher(self, command: Callable[[], T]) -> T:
+        return self._dispatcher.call(command).result()
+
+    # dispatcher thread
+
+    def _mark(self, name: str, state: ModelState, reason: str) -> None:
+        """Set state and reason; a generation that serves stays READY."""
+        entry = self._registry.entries.get(name)
+        generation = entry.generation if entry is not None else None
+        shown = ModelState.READY if generation is not None else state
+        self._registry.put(ModelEntry(name, shown, reason, generation))
+
+    def _commit(self, name: str, model_id: str, change: int, loaded: PreparedBundle, costs: warmup.Costs) -> None:
+        if self._wanted.get(name) != change:
+            raise ModelUnavailable(f"the load of model {name!r} was overtaken by a later change")
+        spec, policy = loaded.bundle.spec, self._policy_of(name)
+        entry = self._registry.entries.get(name)
+        old = entry.generation if entry is not None else None
+        self._executor.add_model(model_id, spec, policy.padding)
+        now = self._clock()
+        with self._dispatcher.locked() as scheduler:
+            scheduler.add_model(model_id, spec, policy)
+            if old is not None:
+                scheduler.carry_over(old.model_id, model_id)
+            for (variant, size), seconds in costs.items():
+                scheduler.seed_cost(model_id, variant, size, seconds, now)
+        account = Account() if old is None else old.account
+        self._registry.put(ModelEntry(name, ModelState.READY, "", Generation(model_id, loaded.bundle, account)))
+        logger.info("model %s: ready as %s, %d bytes of weights", name, loaded.entry.form, loaded.entry.weight_bytes)
+        if old is not None:
+            self.on_retired(old)
+
+    def _abandon(self, name: str, model_id: str, change: int, reason: str) -> None:
+        """A load failed: what it had on the device goes; the entry says why, unless a later change owns it."""
+        self._weights.drop(model_id)
+        if self._wanted.get(name) == change:
+            self._mark(name, ModelState.UNAVAILABLE, reason)
+
+    def _unload(self, name: str, left: ModelEntry | None) -> None:
+        entry = self._registry.entries.get(name)
+        if entry is None:
+            raise ModelNotFound(f"unknown model {name!r}")
+        self._wanted.pop(name, None)
+        self._registry.replace((name,), () if left is None else (left,))
+        if entry.generation is not None:
+            self._free(entry.generation, name)
+        logger.info("model %s: unloaded", name)
+
+    def _free(self, generation: Generation, name: str) -> None:
+        with self._dispatcher.locked() as scheduler:
+            orphans = scheduler.remove_model(generation.model_id)
+        fail(orphans, ModelNotFound(f"model {name!r} was unloaded"))
+        self._executor.remove_model(generation.model_id)
+        self._weights.drop(generation.model_id)
+
+
+def _renamed(entry: ModelEntry, name: str) -> ModelEntry:
+    generation = entry.generation
+    if generation is not None:
+        bundle = generation.bundle
+        generation = replace(generation, bundle=replace(bundle, spec=replace(bundle.spec, name=name)))
+    return ModelEntry(name, entry.state, entry.reason, generation)

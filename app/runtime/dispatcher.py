@@ -1,0 +1,195 @@
+"""The one background thread and the one lock: asks the scheduler, runs outside the lock, tells what it cost."""
+
+import concurrent.futures
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+from typing import Protocol, TypeVar
+
+from app.domain.errors import DeadlineExceeded, ServingError, ShuttingDown
+from app.runtime.pending import PendingRequest, fail
+from app.scheduling.scheduler import Dispatch, Scheduler
+from app.scheduling.stats import SchedulerStats
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+#: `step` returns this instant when there may be more to do at once.
+NOW = -inf
+
+
+class Executes(Protocol):
+    """What carries a dispatch out: `Executor`."""
+
+    def execute(self, dispatch: Dispatch[PendingRequest]) -> float | None:
+        """Run one dispatch and answer its requests; the compute seconds, or None when nothing ran."""
+
+
+class Dispatcher:
+    """Owns the device. `submit`, `withdraw`, `call`, `locked` and `stats` are for any thread."""
+
+    def __init__(self, scheduler: Scheduler[PendingRequest], executor: Executes, clock: Callable[[], float]) -> None:
+        self._scheduler = scheduler  # under _cond
+        self._executor = executor  # dispatcher thread
+        self._clock = clock
+        self._cond = threading.Condition(threading.Lock())
+        self._commands: deque[Callable[[], None]] = deque()  # under _cond
+        self._sleeping = False  # under _cond
+        self._woken = False  # under _cond: something came since the last decision
+        self._stopped = False  # under _cond
+        self._running: tuple[PendingRequest, ...] = ()  # dispatcher thread
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
+
+    # any thread
+
+    def submit(self, requests: Sequence[PendingRequest], now: float, *, wake: bool = True) -> None:
+        """Queue requests, all or none. Raises `QueueFull`, `ModelNotFound`, `InvalidRequest` or `ShuttingDown`.
+
+        With `wake` False a sleeping dispatcher sleeps on until `wake()`: a caller that has more to submit spares it
+        a turn, and each turn of the dispatcher costs the event loop the interpreter.
+        """
+        with self._cond:
+            if self._stopped:
+                raise ShuttingDown("the server is shutting down")
+            self._scheduler.enqueue(requests, now)
+            if wake:
+                self._wake()
+            else:
+                self._woken = True
+
+    def wake(self) -> None:
+        """Make the thread look at what was submitted."""
+        with self._cond:
+            self._wake()
+
+    def withdraw(self, requests: Sequence[PendingRequest]) -> tuple[PendingRequest, ...]:
+        """Take requests out of their queues; those that are returned will not run and are the caller's to answer."""
+        now = self._clock()
+        with self._cond:
+            return self._scheduler.withdraw(requests, now)
+
+    def call(self, command: Callable[[], T]) -> concurrent.futures.Future[T]:
+        """Run `command` on the dispatcher thread before the next dispatch."""
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = command()
+            except Exception as error:  # a command's failure is its caller's
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        with self._cond:
+            if self._stopped:
+                future.set_exception(ShuttingDown("the server is shutting down"))
+            else:
+                self._commands.append(run)
+                self._wake()
+        return future
+
+    @contextmanager
+    def locked(self) -> Iterator[Scheduler[PendingRequest]]:
+        """The scheduler, under the lock. Nothing slow and nothing foreign belongs in the block."""
+        with self._cond:
+            yield self._scheduler
+            self._wake()
+
+    def stats(self) -> SchedulerStats:
+        """One consistent snapshot of counters and averages."""
+        now = self._clock()
+        with self._cond:
+            return self._scheduler.stats(now)
+
+    @property
+    def alive(self) -> bool:
+        """False once the thread has died of something that it did not expect."""
+        return self._failure is None
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """End the thread after its running execution, waiting so many seconds; what is queued fails with `shutdown`."""
+        with self._cond:
+            self._stopped = True
+            self._wake()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        self._fail_queued(ShuttingDown("the server is shutting down"))
+
+    # dispatcher thread
+
+    def step(self) -> float:
+        """One turn, without waiting: commands, else at most one dispatch. Returns when to look again."""
+        now = self._clock()
+        with self._cond:
+            self._woken = False
+            commands = tuple(self._commands)
+            self._commands.clear()
+            decision = None if commands else self._scheduler.next_decision(now)
+        for command in commands:
+            command()
+        if decision is None:
+            return NOW
+        if decision.expired:
+            fail(decision.expired, DeadlineExceeded("the deadline passed while the request was queued"))
+        dispatch = decision.dispatch
+        if dispatch is None:
+            return NOW if decision.expired else decision.wake_at
+        self._running = dispatch.requests
+        seconds = self._executor.execute(dispatch)
+        self._running = ()
+        if seconds is not None:
+            now = self._clock()
+            with self._cond:
+                self._scheduler.record(dispatch, seconds, now)
+        return NOW
+
+    def _run(self) -> None:
+        try:
+            while self._wait_until(self.step()):
+                pass
+        except BaseException as error:  # never swallowed: the process turns not-live
+            logger.critical("the dispatcher died", exc_info=error)
+            self._failure = error
+            with self._cond:
+                self._stopped = True
+            died = ServingError("the dispatcher died; the process must be restarted")
+            fail(self._running, died)
+            self._fail_queued(died)
+
+    def _wait_until(self, wake_at: float) -> bool:
+        """Sleep until `wake_at` or until something comes; False when the thread is to end."""
+        with self._cond:
+            while not self._woken and not self._stopped:
+                seconds = wake_at - self._clock()
+                if seconds <= 0:
+                    break
+                self._sleeping = True
+                self._cond.wait(None if wake_at == inf else min(seconds, threading.TIMEOUT_MAX))
+                self._sleeping = False
+            return not self._stopped or bool(self._commands)
+
+    def _wake(self) -> None:
+        """Under the lock: make the thread look again; it is signalled only when it sleeps."""
+        self._woken = True
+        if self._sleeping:
+            self._sleeping = False
+            self._cond.notify()
+
+    def _fail_queued(self, error: ServingError) -> None:
+        with self._cond:
+            orphans = self._scheduler.drain()
+            commands, self._commands = self._commands, deque()
+        fail(orphans, error)
+        for command in commands:
+            command()

@@ -1,0 +1,86 @@
+"""A queued request with what the dispatcher needs to serve it: its tensors and whom to tell."""
+
+import asyncio
+import concurrent.futures
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from app.domain.errors import ServingError
+from app.domain.tensors import Tensors
+from app.scheduling.request import QueuedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchFacts:
+    """What is known of one execution, shared by all of its requests. Monotonic instants and spans, in seconds."""
+
+    started_at: float
+    load_seconds: float
+    compute_seconds: float
+    rows: int
+    size: int
+
+
+class Part(NamedTuple):
+    """The answer to one queued request: its own rows of the outputs."""
+
+    outputs: Tensors
+    facts: DispatchFacts
+
+
+#: The loop's side awaits the first kind, meta threads wait on the second.
+PartFuture = asyncio.Future[Part] | concurrent.futures.Future[Part]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PendingRequest(QueuedRequest):
+    """`inputs` are valid executable tensors of `rows` rows; `future` is resolved once, by the one winner.
+
+    Whoever takes the request out of its queue under the lock answers it: the dispatcher by popping it, the event
+    loop by withdrawing it.
+    """
+
+    inputs: Tensors
+    future: PartFuture
+
+
+def deliver(requests: Sequence[PendingRequest], results: Sequence[Part | ServingError]) -> None:
+    """Resolve the futures of one dispatch (dispatcher thread): the event loop is woken once for all of them."""
+    on_loop: list[tuple[asyncio.Future[Part], Part | ServingError]] = []
+    for request, result in zip(requests, results, strict=True):
+        future = request.future
+        if isinstance(future, concurrent.futures.Future):
+            _settle_threaded(future, result)
+        else:
+            on_loop.append((future, result))
+    if on_loop:
+        try:
+            on_loop[0][0].get_loop().call_soon_threadsafe(_settle, on_loop)
+        except RuntimeError:
+            # The loop is closed: nobody is left to read the answers.
+            return
+
+
+def fail(requests: Sequence[PendingRequest], error: ServingError) -> None:
+    """Fail every request with an error of its own, equal to `error` (a shared one would grow a shared traceback)."""
+    deliver(requests, [type(error)(error.message, reason=error.code) for _ in requests])
+
+
+def _settle(outcomes: Sequence[tuple[asyncio.Future[Part], Part | ServingError]]) -> None:
+    for future, result in outcomes:
+        if future.done():  # the caller was answered at its deadline, or went away
+            continue
+        if isinstance(result, ServingError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+
+def _settle_threaded(future: concurrent.futures.Future[Part], result: Part | ServingError) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(result, ServingError):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

@@ -1,0 +1,123 @@
+"""Follows the model directories: what appears is loaded, what changes reloaded, what goes unloaded."""
+
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from app.domain.errors import ModelNotFound
+from app.repository.scan import Added, Change, Changed, Found, Removed, Renamed, Scan, diff, scan
+from app.runtime.control import Control
+
+logger = logging.getLogger(__name__)
+
+Pending = concurrent.futures.Future[None]
+
+
+class RepositoryWatcher:
+    """One thread, named `watcher`. It loads the models of the start, then looks again every `poll_seconds`.
+
+    `poll_seconds` None looks once. After the start a change counts when two looks saw the same files, so a bundle
+    that is being copied waits. `on_started` is told the names of the start, before they load.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        include: Sequence[str],
+        startup: Sequence[str],
+        control: Control,
+        *,
+        poll_seconds: float | None,
+        on_started: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._roots = roots
+        self._include = include
+        self._startup = startup
+        self._control = control
+        self._poll_seconds = poll_seconds
+        self._on_started = on_started
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+        self._last = Scan({}, {})
+        self._applied: dict[str, Found] = {}
+        self.problems: dict[Path, str] = {}
+        """What is wrong in the model directories, swapped whole."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; a load that runs is not waited for."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        """Wait until the thread has ended, after the loader has."""
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def find(self, name: str) -> Path:
+        """Where the bundle of that name lies now (any thread but the event loop). Raises `ModelNotFound`."""
+        found = self._look().bundles.get(name)
+        if found is None:
+            raise ModelNotFound(f"no bundle {name!r} in {', '.join(str(root) for root in self._roots)}")
+        return found.path
+
+    def first_look(self) -> list[Pending]:
+        """Load the models of the start; the others are only announced."""
+        self._last = self._look()
+        self._applied = dict(self._last.bundles)
+        names = [name for name in self._applied if _matches(name, self._startup)]
+        self._control.announce([name for name in self._applied if name not in names])
+        self._on_started(names)
+        return [self._control.load_model(name, self._applied[name].path) for name in names]
+
+    def look_again(self) -> list[Pending]:
+        """Carry out what changed and has been the same for two looks."""
+        last, self._last = self._last, self._look(self._last)
+        settled = {
+            name: found
+            for name in self._last.bundles.keys() | self._applied.keys()
+            if (found := self._settled(name, last)) is not None
+        }
+        changes = diff(self._applied, settled)
+        self._applied = settled
+        return self._carry_out(changes)
+
+    def _settled(self, name: str, last: Scan) -> Found | None:
+        now = self._last.bundles.get(name)
+        return now if now == last.bundles.get(name) else self._applied.get(name)
+
+    def _carry_out(self, changes: Sequence[Change]) -> list[Pending]:
+        pending: list[Pending] = []
+        renames = [(change.name, change.to) for change in changes if isinstance(change, Renamed)]
+        pending += [self._control.remove_model(change.name) for change in changes if isinstance(change, Removed)]
+        if renames:
+            pending.append(self._control.rename_models(renames))
+        for change in changes:
+            if isinstance(change, Added | Changed):
+                pending.append(self._control.load_model(change.name, change.path))
+        return pending
+
+    def _look(self, previous: Scan | None = None) -> Scan:
+        found = scan(self._roots, previous)
+        problems = dict(found.problems)
+        for path in problems.keys() - self.problems.keys():
+            logger.error("%s: %s", path, problems[path])
+        self.problems = problems
+        return Scan({n: each for n, each in found.bundles.items() if _matches(n, self._include)}, problems)
+
+    def _run(self) -> None:
+        loads = self.first_look()
+        concurrent.futures.wait(loads)
+        failed = sum(load.cancelled() or load.exception() is not None for load in loads)
+        logger.info("started: %d of %d models ready", len(loads) - failed, len(loads))
+        while self._poll_seconds is not None and not self._stopping.wait(self._poll_seconds):
+            concurrent.futures.wait(self.look_again())
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

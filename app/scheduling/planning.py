@@ -1,0 +1,149 @@
+"""The dispatch that the front of a queue would get now, and what its queued work would cost."""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import TypeVar
+
+from app.domain.config import ModelPolicy, SchedulerConfig
+from app.domain.model import ModelSpec
+from app.scheduling.coalescing import BatchPlan, Sizing, plan_batch
+from app.scheduling.deadlines import release, safe_wait
+from app.scheduling.learning import CostBook, CostCurve
+from app.scheduling.queues import ModelQueue, Plan
+from app.scheduling.request import QueuedRequest
+
+R = TypeVar("R", bound=QueuedRequest)
+
+#: Every so many dispatches of a model, the least recently measured size is used, so that no estimate freezes.
+EXPLORE_EVERY = 64
+
+
+class Planner:
+    """Plans for queues. It owns nothing: costs are the book's, memos the queues'."""
+
+    def __init__(self, config: SchedulerConfig, costs: CostBook) -> None:
+        self._sizing = config.sizing
+        self._costs = costs
+
+    def plan(self, queue: ModelQueue[R]) -> Plan:
+        """What a non-empty queue would dispatch now. The memo holds until the queue, a cost or the policy changes."""
+        if queue.plan is None:
+            queue.plan = self._plan(queue)
+        return queue.plan
+
+    def load(self, queue: ModelQueue[R]) -> float:
+        """Expected seconds of weight load that a dispatch pays first."""
+        return self._costs.estimate_load(queue.model_id) if queue.weights != "resident" else 0.0
+
+    def seconds(self, queue: ModelQueue[R]) -> float:
+        """Expected seconds on the device of the planned dispatch, weight load included; 0 while nothing is known."""
+        return self.load(queue) + (self.plan(queue).cost or 0.0)
+
+    def opens_at(self, queue: ModelQueue[R], now: float) -> float:
+        """The instant until which the queue waits for company; `now` when it is releasable."""
+        plan = self.plan(queue)
+        if plan.closed or queue.committed:
+            return now
+        size, rows = self._usable(queue, plan.variant)
+        wait = safe_wait(
+            queue.policy.max_wait_ms / 1e3,
+            oldest_arrival=plan.oldest_enqueued_at,
+            tightest_due=queue.soonest_due(),
+            load=self.load(queue),
+            cost=self._costs.estimate(queue.model_id, plan.variant, size) or 0.0,
+        )
+        arrival = plan.oldest_enqueued_at
+        # The expired have left the queue already, so the rule is not given their deadline.
+        state = release(plan.run_rows, arrival, inf, now, max_size=rows, max_wait=wait, reserve=0.0)
+        return arrival + wait if state == "wait" else now
+
+    def backlog(self, queue: ModelQueue[R]) -> float:
+        """Expected seconds of everything queued, as if all were like the front; 0 while nothing is known."""
+        if not queue.depth:
+            return 0.0
+        front = queue.front()
+        variant = front.merge_key.variant
+        curve = self._costs.curve(queue.model_id, variant)
+        if not queue.spec.sizes(variant):
+            return queue.depth * curve.seconds.get(exact_size_class(front.rows), 0.0)
+        size, rows = self._usable(queue, variant)
+        if queue.rows <= rows:
+            return curve.least(queue.rows)
+        return queue.rows / rows * curve.seconds.get(size, 0.0)
+
+    def own_cost(self, queue: ModelQueue[R], pieces: Sequence[QueuedRequest]) -> float:
+        """The least seconds that these pieces, or any request if there are none, can take; 0 while nothing is known."""
+        if not pieces:
+            return min(self._costs.costs(queue.model_id).values(), default=0.0)
+        return sum([self._least(queue, piece) for piece in pieces])
+
+    def _least(self, queue: ModelQueue[R], piece: QueuedRequest) -> float:
+        variant = piece.merge_key.variant
+        curve = self._costs.curve(queue.model_id, variant)
+        if queue.spec.sizes(variant):
+            return curve.least(piece.rows)
+        return curve.seconds.get(exact_size_class(piece.rows), 0.0)
+
+    def _usable(self, queue: ModelQueue[R], variant: str) -> tuple[int, int]:
+        usable = queue.usable.get(variant)
+        if usable is None:
+            cap = merge_cap(queue.spec, queue.policy)
+            curve = self._costs.curve(queue.model_id, variant)
+            usable = usable_size(queue.spec.sizes(variant), cap, curve.seconds, self._sizing_of(queue))
+            queue.usable[variant] = usable
+        return usable
+
+    def _plan(self, queue: ModelQueue[R]) -> Plan:
+        front = queue.front()
+        variant = front.merge_key.variant
+        sizes = queue.spec.sizes(variant)
+        curve = self._costs.curve(queue.model_id, variant)
+        if not sizes:
+            cost = curve.seconds.get(exact_size_class(front.rows))
+            return Plan(variant, 1, front.rows, front.rows, cost, front.enqueued_at, front.rows, True)
+        cap = merge_cap(queue.spec, queue.policy)
+        room = sizes[-1] if cap is None else min(cap, sizes[-1])
+        rows, closed = queue.leading_rows(room)
+        run_rows = sum(rows)
+        if queue.retrying:
+            batch = BatchPlan(len(rows), sizes[bisect_left(sizes, run_rows)], run_rows)
+        else:
+            sizing = self._sizing_of(queue)
+            chosen = self._explored(queue, curve, sizes, rows[0], min(run_rows, room)) if sizing == "cost" else None
+            batch = plan_batch(rows, sizes, cap=cap, sizing=sizing, cost=curve.seconds.get, chosen=chosen)
+        cost = curve.seconds.get(batch.size)
+        return Plan(variant, batch.take, batch.size, batch.rows, cost, front.enqueued_at, run_rows, closed)
+
+    def _explored(
+        self, queue: ModelQueue[R], curve: CostCurve, sizes: Sequence[int], front: int, available: int
+    ) -> int | None:
+        """On every 64th dispatch, the least recently measured size that the rows fill and that holds the front."""
+        if queue.counters.dispatches % EXPLORE_EVERY != EXPLORE_EVERY - 1:
+            return None
+        filled = [size for size in sizes if front <= size <= available]
+        return curve.stalest(filled) if filled else None
+
+    def _sizing_of(self, queue: ModelQueue[R]) -> Sizing:
+        return queue.policy.sizing or self._sizing
+
+
+def merge_cap(spec: ModelSpec, policy: ModelPolicy) -> int | None:
+    """The most rows merged into one dispatch; None without a bound below the compiled sizes."""
+    if spec.max_batch_size is None or policy.max_batch_size is None:
+        return spec.max_batch_size or policy.max_batch_size
+    return min(spec.max_batch_size, policy.max_batch_size)
+
+
+def usable_size(sizes: Sequence[int], cap: int | None, costs: Mapping[int, float], sizing: Sizing) -> tuple[int, int]:
+    """(compiled size, real rows in it) that a queue without end would be served in."""
+    largest = sizes[-1]
+    filled = [(size, size if cap is None else min(size, cap)) for size in sizes]
+    if sizing == "cost" and all(size in costs for size in sizes):
+        return min(filled, key=lambda pair: (costs[pair[0]] / pair[1], -pair[0]))
+    return next((pair for pair in filled if cap is not None and pair[0] >= cap), (largest, largest))
+
+
+def exact_size_class(rows: int) -> int:
+    """The power of two whose cost stands for an exact row count, so that the book stays small."""
+    return 1 << (rows - 1).bit_length()

@@ -1,0 +1,280 @@
+"""The queue of one model: two FIFOs whose requests leave in place, and what is planned for their front."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Generic, Literal, NamedTuple, TypeVar
+
+from app.domain.config import ModelPolicy
+from app.domain.model import MergeKey, ModelSpec
+from app.scheduling.learning import LearnedReserve
+from app.scheduling.request import QueuedRequest
+from app.scheduling.stats import Counters
+
+R = TypeVar("R", bound=QueuedRequest)
+
+#: Where the weights are: on the device; on their way there in the background, which keeps the model from contending;
+#: or elsewhere, so that a dispatch must load them first.
+Weights = Literal["resident", "loading", "cold"]
+
+#: Entries of requests that are gone are tolerated up to this many beyond the live ones.
+SLACK = 64
+
+
+class Plan(NamedTuple):
+    """The dispatch that the front of a queue would get now."""
+
+    variant: str
+    take: int
+    size: int
+    rows: int
+    cost: float | None
+    """Learned seconds of this (variant, size); None while unseeded."""
+    oldest_enqueued_at: float
+    """Of the front request."""
+    run_rows: int
+    """Rows of the leading run with one merge key, as far as was looked."""
+    closed: bool
+    """Whether no ordinary request that arrives later could change this plan."""
+
+
+class RetryBudget:
+    """Seconds that all parts of one failed dispatch together may still use."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, seconds: float) -> None:
+        self.left = seconds
+
+
+class Retry(NamedTuple, Generic[R]):
+    """A part of a failed dispatch, to be run again on its own."""
+
+    requests: tuple[R, ...]
+    budget: RetryBudget
+
+
+class ModelQueue(Generic[R]):
+    """Requests of one model, in order of arrival. A request that leaves from the middle is only marked.
+
+    Marked requests (`queued` False) are skipped, and swept once they outnumber the live ones.
+    """
+
+    __slots__ = (
+        "_committed", "_due", "_ordinary", "_retries", "account", "committed", "counters", "credit_pending", "depth",
+        "heir", "idle_since", "model_id", "name", "plan", "policy", "reserve", "rows", "spec", "ticket",
+        "usable", "waiting_since", "weights",
+    )  # fmt: skip
+
+    def __init__(self, model_id: str, spec: ModelSpec, policy: ModelPolicy) -> None:
+        self.model_id = model_id
+        self.name = spec.name
+        self.spec = spec
+        self.policy = policy
+        self.weights: Weights = "resident"
+        self.counters = Counters()
+        self.account = model_id
+        """The account of the usage ledger; a new generation goes on with that of the old one."""
+        self.reserve = LearnedReserve()
+        self.heir: str | None = None
+        """The generation that replaced this one and reports its counters."""
+        self.plan: Plan | None = None
+        """The planner's memo, as is `usable`: (size, rows) in which an endless queue would be served, by variant."""
+        self.usable: dict[str, tuple[int, int]] = {}
+        self.depth = 0
+        self.committed = 0
+        """How many of `depth` are committed."""
+        self.rows = 0
+        self.idle_since = -inf
+        self.waiting_since = inf
+        """When it began to contend, or was last served while it did; infinite while it does not."""
+        self.credit_pending = False
+        """Woke from idleness and has not met another contender since."""
+        self.ticket = 0
+        self._committed: deque[R] = deque()
+        self._ordinary: deque[R] = deque()
+        self._retries: deque[Retry[R]] = deque()
+        self._due: list[tuple[float, int, R]] = []
+
+    def replan(self) -> None:
+        """Forget the memos: a cost or the policy changed."""
+        self.plan = None
+        self.usable.clear()
+
+    def push(self, requests: Iterable[R]) -> None:
+        """Append, and settle when each is due."""
+        for request in requests:
+            request.queued = True
+            if request.deadline < inf:
+                request.due = request.deadline - self.reserved(request.deadline, request.enqueued_at)
+                self._watch(request)
+            self.depth += 1
+            self.rows += request.rows
+            if request.committed:
+                self.committed += 1
+                self._committed.append(request)
+                self.plan = None
+            else:
+                self._ordinary.append(request)
+        if self.plan is not None and not self.plan.closed:
+            self.plan = None
+
+    def put_back(self, parts: Sequence[Retry[R]]) -> None:
+        """Put the parts of a failed dispatch before everything else, each to be run on its own."""
+        for retry in reversed(parts):
+            self._retries.appendleft(retry)
+            for request in retry.requests:
+                request.queued = True
+                self.depth += 1
+                self.committed += request.committed
+                self.rows += request.rows
+                if request.due < inf:
+                    self._watch(request)
+        self.plan = None
+
+    def discard(self, request: R) -> None:
+        """Mark one queued request as gone."""
+        request.queued = False
+        self.depth -= 1
+        self.committed -= request.committed
+        self.rows -= request.rows
+        self.plan = None
+        self._sweep()
+
+    def take(self, count: int) -> tuple[tuple[R, ...], RetryBudget | None]:
+        """Remove the first `count` requests: (they, the budget of a retry or None)."""
+        if retry := self._next_retry():
+            self._retries.popleft()
+            taken, budget = [each for each in retry.requests if each.queued], retry.budget
+        else:
+            taken = _pop(self._committed, count) if self._committed else []
+            if len(taken) < count:
+                taken += _pop(self._ordinary, count - len(taken))
+            budget = None
+        for request in taken:
+            request.queued = False
+            self.rows -= request.rows
+            self.committed -= request.committed
+        self.depth -= len(taken)
+        self.plan = None
+        self._sweep()
+        return tuple(taken), budget
+
+    def drain(self) -> tuple[R, ...]:
+        """Remove everything."""
+        left = [each for retry in self._retries for each in retry.requests if each.queued]
+        left += [each for part in (self._committed, self._ordinary) for each in part if each.queued]
+        for request in left:
+            request.queued = False
+        self.depth = self.committed = self.rows = 0
+        self.plan = None
+        self._sweep()
+        return tuple(left)
+
+    def due_by(self, now: float) -> Iterator[R]:
+        """Those with `due <= now`, which the caller must discard one by one."""
+        while self.soonest_due() <= now:
+            yield self._due[0][2]
+
+    def soonest_due(self) -> float:
+        """The most urgent due instant in the queue; infinite without deadlines."""
+        due = self._due
+        while due and not due[0][2].queued:
+            heappop(due)
+        return due[0][0] if due else inf
+
+    def front(self) -> R:
+        """The request that is served first; the queue must not be empty."""
+        if retry := self._next_retry():
+            return next(each for each in retry.requests if each.queued)
+        for part in (self._committed, self._ordinary):
+            while part and not part[0].queued:
+                part.popleft()
+            if part:
+                return part[0]
+        raise IndexError(f"the queue of {self.name!r} is empty")
+
+    def leading(self, count: int) -> list[R]:
+        """The first `count` requests, in place."""
+        if retry := self._next_retry():
+            return [each for each in retry.requests if each.queued]
+        found: list[R] = []
+        for part in (self._committed, self._ordinary):
+            for request in part:
+                if len(found) == count:
+                    return found
+                if request.queued:
+                    found.append(request)
+        return found
+
+    def leading_rows(self, most: int) -> tuple[list[int], bool]:
+        """Row counts of the leading run with the front's merge key, up to a sum of `most`, and whether it is closed.
+
+        It is closed when no later ordinary arrival could join it: it holds `most` rows, or another key follows.
+        """
+        if retry := self._next_retry():
+            return [each.rows for each in retry.requests if each.queued], True
+        key: MergeKey | None = None
+        rows: list[int] = []
+        total = 0
+        for part in (self._committed, self._ordinary):
+            for request in part:
+                if not request.queued:
+                    continue
+                if key is None:
+                    key = request.merge_key
+                elif request.merge_key is not key and request.merge_key != key:
+                    return rows, True
+                rows.append(request.rows)
+                total += request.rows
+                if total >= most:
+                    return rows, True
+        return rows, False
+
+    def reserved(self, deadline: float, arrival: float) -> float:
+        """Seconds of a deadline kept back for what follows the queue; what is learned takes a quarter at most."""
+        if self.policy.reserve_ms is not None:
+            return self.policy.reserve_ms / 1e3
+        return max(min(self.reserve.seconds, (deadline - arrival) / 4), 0.0)
+
+    @property
+    def retrying(self) -> bool:
+        """Whether a part of a failed dispatch is at the front."""
+        return self._next_retry() is not None
+
+    def _next_retry(self) -> Retry[R] | None:
+        while self._retries:
+            retry = self._retries[0]
+            if any(each.queued for each in retry.requests):
+                return retry
+            self._retries.popleft()
+        return None
+
+    def _watch(self, request: R) -> None:
+        self.ticket += 1  # instants may be equal, and requests have no order
+        heappush(self._due, (request.due, self.ticket, request))
+
+    def _sweep(self) -> None:
+        if not self.depth:
+            for part in (self._committed, self._ordinary, self._retries, self._due):
+                part.clear()
+            return
+        most = 2 * self.depth + SLACK
+        if len(self._ordinary) + len(self._committed) > most:
+            self._ordinary = deque(each for each in self._ordinary if each.queued)
+            self._committed = deque(each for each in self._committed if each.queued)
+        if len(self._due) > most:
+            self._due = [entry for entry in self._due if entry[2].queued]
+            heapify(self._due)
+
+
+def _pop(part: deque[R], count: int) -> list[R]:
+    """Pop up to `count` queued requests, and the marked ones before them."""
+    popped: list[R] = []
+    popleft = part.popleft
+    while part and len(popped) < count:
+        request = popleft()
+        if request.queued:
+            popped.append(request)
+    return popped

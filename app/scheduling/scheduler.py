@@ -1,0 +1,284 @@
+"""The scheduler: requests go in, decisions come out, time is an argument."""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Generic, TypeVar
+
+from app.domain.config import ModelPolicy, SchedulerConfig
+from app.domain.errors import ModelNotFound
+from app.domain.model import ModelSpec
+from app.scheduling.admission import Admission
+from app.scheduling.contention import IDLE_SECONDS, Contention
+from app.scheduling.deadlines import shed
+from app.scheduling.decision import Decision, Dispatch
+from app.scheduling.disciplines import DISCIPLINES
+from app.scheduling.learning import CostBook, UsageLedger
+from app.scheduling.planning import Planner, exact_size_class
+from app.scheduling.queues import ModelQueue, Plan, Retry, RetryBudget, Weights
+from app.scheduling.report import report
+from app.scheduling.request import QueuedRequest
+from app.scheduling.stats import DropReason, SchedulerStats
+
+__all__ = ["Decision", "Dispatch", "Scheduler"]
+
+R = TypeVar("R", bound=QueuedRequest)
+
+#: A failed dispatch may cost this many times its learned cost again, to find the request that made it fail.
+RETRY_FACTOR = 4.0
+
+
+class Scheduler(Generic[R]):
+    """Queues, averages and policies of every model. Not thread-safe by design; instants are monotonic seconds."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+        self._discipline = DISCIPLINES[config.discipline]
+        self._costs = CostBook(config.cost_ema_alpha)
+        self._ledger = UsageLedger(config.ema_halflife_seconds)
+        self._planner = Planner(config, self._costs)
+        self._admission = Admission(config, self._planner)
+        self._contention = Contention(config, self._discipline, self._planner, self._ledger)
+        self._queues: dict[str, ModelQueue[R]] = {}
+        self._active: dict[str, ModelQueue[R]] = {}
+        """Those with queued requests: a decision looks at no others."""
+        self._soonest_due = inf
+        """No queued request is due before; so a decision without deadlines looks for none."""
+        self._busy_until = -inf
+        """When the execution in progress is expected to end."""
+
+    # ---- models
+
+    def add_model(self, model_id: str, spec: ModelSpec, policy: ModelPolicy) -> None:
+        """Take a generation into service. Raises `ValueError` when the id is in use."""
+        if model_id in self._queues:
+            raise ValueError(f"model id {model_id!r} is in use")
+        self._queues[model_id] = ModelQueue(model_id, spec, policy)
+
+    def remove_model(self, model_id: str) -> tuple[R, ...]:
+        """Forget a generation and return what it had queued. Raises `ModelNotFound`."""
+        queue = self._find(model_id)
+        orphans = queue.drain()
+        del self._queues[model_id]
+        self._active.pop(model_id, None)
+        self._costs.forget(model_id)
+        if all(other.account != queue.account for other in self._queues.values()):
+            self._ledger.forget(queue.account)
+        return orphans
+
+    def rename_model(self, model_id: str, name: str) -> None:
+        """Change the label of a generation; nothing else moves. Raises `ModelNotFound`."""
+        self._find(model_id).name = name
+
+    def carry_over(self, old_id: str, new_id: str) -> None:
+        """Let a new generation go on with the counters, the device time used and the costs of the old one.
+
+        What is still queued stays with the old generation, which from now on counts and is reported as the new one.
+        Raises `ModelNotFound`.
+        """
+        old, new = self._find(old_id), self._find(new_id)
+        new.counters, new.account, new.reserve = old.counters, old.account, old.reserve
+        new.idle_since = inf if old.depth else old.idle_since
+        old.heir = new_id
+        self._costs.carry_over(old_id, new_id)
+        new.replan()
+
+    def policy(self, model_id: str) -> ModelPolicy:
+        """The policy in force. Raises `ModelNotFound`."""
+        return self._find(model_id).policy
+
+    def set_policy(self, model_id: str, policy: ModelPolicy) -> None:
+        """Change the policy, from the next decision on. Raises `ModelNotFound`."""
+        queue = self._find(model_id)
+        queue.policy = policy
+        queue.replan()
+
+    def set_weights(self, model_id: str, weights: Weights) -> None:
+        """Say where the weights are: `resident`, `loading` in the background, or `cold`. Raises `ModelNotFound`."""
+        self._find(model_id).weights = weights
+
+    def wanted(self) -> tuple[str, ...]:
+        """Models with queued work whose weights are cold, the oldest front first: what a loader should bring."""
+        cold = [queue for queue in self._active.values() if queue.weights == "cold"]
+        return tuple(q.model_id for q in sorted(cold, key=lambda q: self._planner.plan(q).oldest_enqueued_at))
+
+    # ---- requests
+
+    def admit(self, model_id: str, deadline: float, now: float) -> None:
+        """Refuse early, before a request is decoded, what `enqueue` would refuse.
+
+        Raises `ModelNotFound`, `QueueFull` or `DeadlineInfeasible`.
+        """
+        queue = self._find(model_id)
+        self._admission.check_depth(queue, 1)
+        if deadline < inf:
+            self._check_deadline(queue, (), deadline - queue.reserved(deadline, now), now)
+
+    def enqueue(self, requests: Sequence[R], now: float) -> None:
+        """Queue a request, or all pieces of a split one (of one model): all or none.
+
+        Raises `ModelNotFound`, `QueueFull`, `DeadlineInfeasible`; `InvalidRequest` for more pieces than a queue takes.
+        """
+        first = requests[0]
+        queue = self._find(first.model_id)
+        ordinary = len(requests) - sum([request.committed for request in requests])
+        if ordinary:
+            self._admission.check_depth(queue, ordinary)
+            if first.deadline < inf:
+                due = first.deadline - queue.reserved(first.deadline, first.enqueued_at)
+                self._check_deadline(queue, requests, due, now)
+        self._wake(queue, now)
+        queue.push(requests)
+        self._note_due(queue)
+
+    def withdraw(self, requests: Sequence[R], now: float) -> tuple[R, ...]:
+        """Take requests out whose callers are gone; returns those that were still queued."""
+        gone: list[R] = []
+        for request in requests:
+            if request.queued:
+                self._drop(self._queues[request.model_id], request, "withdrawn", now)
+                gone.append(request)
+        return tuple(gone)
+
+    def drain(self) -> tuple[R, ...]:
+        """Take out everything that is queued: the server ends."""
+        left = [request for queue in self._active.values() for request in queue.drain()]
+        self._active.clear()
+        return tuple(left)
+
+    # ---- decisions
+
+    def next_decision(self, now: float) -> Decision[R]:
+        """What the device, which is free, does next."""
+        self._busy_until = -inf
+        expired = self._expire(now) if now >= self._soonest_due else []
+        while True:
+            queue, wake_at = self._contention.choose(self._active.values(), now)
+            if queue is None:
+                return Decision(None, tuple(expired), wake_at)
+            plan = self._planner.plan(queue)
+            late = self._shed(queue, plan, now) if self._discipline.sheds_infeasible else None
+            if not late:
+                return Decision(self._take(queue, plan, now), tuple(expired), now)
+            expired += late
+
+    def record(self, dispatch: Dispatch[R], seconds: float, now: float) -> None:
+        """Learn what a dispatch cost that ran: `seconds` of compute, weight load excluded. Once per dispatch."""
+        self._busy_until = -inf
+        queue = self._queues.get(dispatch.model_id)
+        if queue is None:
+            return  # unloaded while it ran
+        size = dispatch.size if queue.spec.sizes(dispatch.variant) else exact_size_class(dispatch.rows)
+        queue.counters.dispatched(len(dispatch.requests), dispatch.rows, dispatch.size, seconds)
+        self._costs.observe(queue.model_id, dispatch.variant, size, seconds, now)
+        self._ledger.charge(queue.account, seconds, now)
+        queue.replan()
+        if dispatch.retry is not None:
+            dispatch.retry.left -= seconds
+
+    def retry(self, dispatch: Dispatch[R], wanted: Sequence[R], seconds: float, now: float) -> tuple[R, ...]:
+        """Run a dispatch that failed with a data error again, in halves, each a decision of its own before all else.
+
+        `wanted` are those of its requests that still await an answer, `seconds` what the failure took: it is charged
+        to the model, and teaches no cost. Returns those to be failed now: the culprit, once it stands alone, or all
+        of them once the parts have used four times what the dispatch was expected to cost.
+        """
+        self._busy_until = -inf
+        queue = self._queues.get(dispatch.model_id)
+        if queue is None:
+            return tuple(wanted)
+        self._ledger.charge(queue.account, seconds, now)
+        budget = dispatch.retry
+        if budget is None:
+            cost = self._costs.estimate(queue.model_id, dispatch.variant, dispatch.size)
+            budget = RetryBudget(RETRY_FACTOR * (seconds if cost is None else cost))
+        else:
+            budget.left -= seconds
+        if len(dispatch.requests) == 1 or budget.left < 0:
+            return tuple(wanted)
+        middle = (len(wanted) + 1) // 2
+        parts = [Retry(tuple(part), budget) for part in (wanted[:middle], wanted[middle:]) if part]
+        self._wake(queue, now)
+        queue.put_back(parts)
+        self._note_due(queue)
+        return ()
+
+    def seed_cost(self, model_id: str, variant: str, size: int, seconds: float, now: float) -> None:
+        """Learn a cost from a run that served nobody: the probe at load. Raises `ModelNotFound`."""
+        queue = self._find(model_id)
+        self._costs.observe(model_id, variant, size, seconds, now)
+        queue.replan()
+
+    def record_load(self, model_id: str, seconds: float, now: float) -> None:
+        """Learn what bringing the weights took. Raises `ModelNotFound`."""
+        self._find(model_id)
+        self._costs.observe_load(model_id, seconds, now)
+
+    def record_reply(self, model_id: str, seconds: float) -> None:
+        """Learn the time from slice to reply of one request: the reserve. Unknown models are ignored."""
+        queue = self._queues.get(model_id)
+        if queue is not None:
+            queue.reserve.observe(seconds)
+
+    def stats(self, now: float) -> SchedulerStats:
+        """A frozen snapshot of everything."""
+        return SchedulerStats(
+            discipline=self._discipline.name,
+            queue_depth=sum([queue.depth for queue in self._active.values()]),
+            share_wait_seconds_max=self._contention.longest_wait,
+            models=report(self._queues, self._costs, self._ledger, now),
+        )
+
+    # ---- inside
+
+    def _find(self, model_id: str) -> ModelQueue[R]:
+        queue = self._queues.get(model_id)
+        if queue is None:
+            raise ModelNotFound("the model was unloaded")
+        return queue
+
+    def _take(self, queue: ModelQueue[R], plan: Plan, now: float) -> Dispatch[R]:
+        self._busy_until = now + self._planner.seconds(queue)
+        requests, retry = queue.take(plan.take)
+        queue.counters.waits.extend([now - request.enqueued_at for request in requests])
+        queue.waiting_since = now
+        self._rest_if_empty(queue, now)
+        return Dispatch(queue.model_id, plan.variant, plan.size, plan.rows, requests, retry)
+
+    def _shed(self, queue: ModelQueue[R], plan: Plan, now: float) -> list[R]:
+        """Drop from the planned dispatch what it could only answer late."""
+        _, late = shed(queue.leading(plan.take), now + self._planner.seconds(queue))
+        for request in late:
+            self._drop(queue, request, "infeasible_dispatch", now)
+        return late
+
+    def _expire(self, now: float) -> list[R]:
+        expired: list[R] = []
+        for queue in list(self._active.values()):
+            for request in queue.due_by(now):
+                self._drop(queue, request, "expired_queue", now)
+                expired.append(request)
+        self._soonest_due = min([queue.soonest_due() for queue in self._active.values()], default=inf)
+        return expired
+
+    def _drop(self, queue: ModelQueue[R], request: R, reason: DropReason, now: float) -> None:
+        queue.discard(request)
+        queue.counters.drops[reason] += 1
+        self._rest_if_empty(queue, now)
+
+    def _wake(self, queue: ModelQueue[R], now: float) -> None:
+        if not queue.depth:
+            self._active[queue.model_id] = queue
+            queue.credit_pending |= now - queue.idle_since > IDLE_SECONDS
+
+    def _rest_if_empty(self, queue: ModelQueue[R], now: float) -> None:
+        if not queue.depth:
+            queue.idle_since = now
+            queue.waiting_since = inf
+            del self._active[queue.model_id]
+
+    def _note_due(self, queue: ModelQueue[R]) -> None:
+        self._soonest_due = min(self._soonest_due, queue.soonest_due())
+
+    def _check_deadline(self, queue: ModelQueue[R], pieces: Sequence[R], due: float, now: float) -> None:
+        running = max(self._busy_until - now, 0.0)
+        self._admission.check_deadline(queue, pieces, due, now, running=running, active=self._active.values())

@@ -1,0 +1,134 @@
+"""What the scheduler counts per model, and the frozen snapshots that others read."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+DropReason = Literal["expired_queue", "infeasible_dispatch", "infeasible_admission", "queue_full", "withdrawn"]
+DROP_REASONS: tuple[DropReason, ...] = (
+    "expired_queue",
+    "infeasible_dispatch",
+    "infeasible_admission",
+    "queue_full",
+    "withdrawn",
+)
+
+
+class WaitHistogram:
+    """The queue waits of the latest requests, in seconds.
+
+    Kept raw, since adding to it is on the hot path; ordering them is left to whoever reads a snapshot.
+    """
+
+    WINDOW = 512
+
+    __slots__ = ("_waits",)
+
+    def __init__(self) -> None:
+        self._waits: deque[float] = deque(maxlen=self.WINDOW)
+
+    def extend(self, waits: Iterable[float]) -> None:
+        """Add the waits of one dispatch, stamped at its start."""
+        self._waits.extend(waits)
+
+    def snapshot(self) -> tuple[float, ...]:
+        """The window, oldest first."""
+        return tuple(self._waits)
+
+
+class Counters:
+    """What happened to one model since it was loaded; a reload goes on counting in the same object."""
+
+    __slots__ = (
+        "batch_rows", "batch_sizes", "compute_seconds", "dispatches", "drops", "padded_rows", "requests", "rows",
+        "waits",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.dispatches = 0
+        self.requests = 0
+        self.rows = 0
+        self.padded_rows = 0
+        self.compute_seconds = 0.0
+        self.drops: dict[DropReason, int] = dict.fromkeys(DROP_REASONS, 0)
+        self.batch_rows: dict[int, int] = {}
+        self.batch_sizes: dict[int, int] = {}
+        self.waits = WaitHistogram()
+
+    def dispatched(self, requests: int, rows: int, size: int, seconds: float) -> None:
+        """Count one dispatch that ran."""
+        self.dispatches += 1
+        self.requests += requests
+        self.rows += rows
+        self.padded_rows += max(size - rows, 0)
+        self.compute_seconds += seconds
+        self.batch_rows[rows] = self.batch_rows.get(rows, 0) + 1
+        self.batch_sizes[size] = self.batch_sizes.get(size, 0) + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStats:
+    """One model at one instant. Seconds throughout; counters run since the model was first loaded."""
+
+    model_id: str
+    name: str
+    weight: float
+    max_batch_size: int | None
+    """Most rows merged into one dispatch; None where every request runs alone at its own row count."""
+    queue_depth: int
+    dispatches: int
+    requests: int
+    rows: int
+    padded_rows: int
+    compute_seconds: float
+    drops: Mapping[DropReason, int]
+    """Requests that left the queue, or were refused at it, without being run."""
+    recent_seconds: float
+    """Exponentially decaying average of the device time used."""
+    share_target: float
+    """Weight over the weights of the models in use: those with queued requests or recent device time."""
+    share_actual: float
+    """Recent device time over that of all models."""
+    costs: Mapping[tuple[str, int], float]
+    """Learned seconds per (variant, compiled size)."""
+    load_seconds: float
+    """Learned time of one weight load; 0 while unknown."""
+    reserve_seconds: float
+    """What is kept back from each deadline for what follows the queue."""
+    batch_rows: Mapping[int, int]
+    """Rows per dispatch → dispatches."""
+    batch_sizes: Mapping[int, int]
+    """Compiled size → dispatches."""
+    waits: tuple[float, ...]
+    """Queue waits of the latest requests."""
+
+    @property
+    def wait_p50(self) -> float:
+        """Median queue wait of the latest requests; 0 without any."""
+        return quantile(self.waits, 0.5)
+
+    @property
+    def wait_p99(self) -> float:
+        """99th percentile of the queue wait of the latest requests; 0 without any."""
+        return quantile(self.waits, 0.99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStats:
+    """Everything the scheduler knows, at one instant; `models` by model id."""
+
+    discipline: str
+    queue_depth: int
+    share_wait_seconds_max: float
+    """Longest time that a contender with a share of at least a tenth waited between two dispatches."""
+    models: Mapping[str, ModelStats]
+
+
+def quantile(samples: Iterable[float], q: float) -> float:
+    """The sample that at least a part `q` of them does not exceed; 0 without samples."""
+    ordered = sorted(samples)
+    if not ordered:
+        return 0.0
+    rank = -int(-q * len(ordered) // 1)  # ceiling
+    return ordered[min(max(rank, 1), len(ordered)) - 1]

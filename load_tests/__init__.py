@@ -1,0 +1,1 @@
+"""Measurements: times, rates and memory, as ratios within one run."""

@@ -1,0 +1,288 @@
+"""The connection of our own: its limits, its errors, what it does not copy."""
+
+import asyncio
+import json
+import logging
+import random
+
+import pytest
+
+from app.api.answers import MAX_WAITING
+from app.api.exchange import Reply
+from app.api.malformed import MAX_HEAD_BYTES
+from tests.api.doors.harness import chunked, eventually, request, serve
+
+pytestmark = pytest.mark.anyio
+
+GET = b"GET /other HTTP/1.1\r\nHost: test\r\n\r\n"
+
+
+@pytest.fixture(params=["fast", "asgi"])
+def door(request):
+    """Both run on the protocol of our own."""
+    return request.param
+
+
+@pytest.fixture
+async def fast():
+    async with serve("fast") as running:
+        yield running
+
+
+async def fails(client, status, code):
+    """Expect an error in the common form, then the end of the connection."""
+    response = await client.response()
+    assert response.status == status
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["connection"] == "close"
+    body = json.loads(response.body)
+    assert set(body) == {"error", "code"}
+    assert body["code"] == code
+    assert await client.closed()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+        b"POST /v2/models/m/infer HTTP/9.9\r\n\r\n",
+        b"POST /v2/models/m/infer HTTP/1.1\r\nno colon\r\n\r\n",
+        b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 1e3\r\n\r\n",
+        b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+        b"POST /v2/models/m/infer HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc",
+        b"POST /v2/models/m/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v2/models/m/infer HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nzz\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: test\r\n\r\n",
+        b"POST /other HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+async def test_malformed_requests_are_answered_400(server, client, data):
+    await client.send(data)
+    await fails(client, 400, "malformed_request")
+    assert server.handler.in_flight == 0
+
+
+async def test_a_malformed_request_is_answered_in_its_turn(server, client):
+    await client.send(request(b"1", "slow") + request(b"2") + b"nonsense\r\n\r\n" + request(b"3"))
+    await server.handler.until(lambda: server.handler.started)
+    server.handler.gate.set()
+    assert [(await client.response()).body for _ in range(2)] == [b"1", b"2"]
+    await fails(client, 400, "malformed_request")
+    assert len(server.handler.started) == 2
+
+
+async def test_a_malformed_body_behind_others_is_answered_in_its_turn(server, client):
+    for broken in ("/v2/models/m/infer", "/other"):
+        client = await server.connect()
+        head = f"POST {broken} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+        await client.send(request(b"1", "slow") + head + b"3\r\nabc\r\nzz\r\n")
+        server.handler.gate.set()
+        assert (await client.response()).body == b"1"
+        await fails(client, 400, "malformed_request")
+    assert server.handler.in_flight == 0
+
+
+@pytest.mark.parametrize("line", [b"POST /v2/models/m/infer HTTP/1.1\r\n", b"GET /other HTTP/1.1\r\n"])
+@pytest.mark.parametrize("whole", [True, False])
+async def test_headers_beyond_the_limit_are_refused(server, client, line, whole):
+    lines = b"X-Long: %b\r\n" % (b"y" * 1000) * (MAX_HEAD_BYTES // 1000 + 1)
+    if whole:
+        await client.send(line + lines + b"\r\n")
+    else:
+        for start in range(0, len(lines), 5000):
+            await client.send((line if start == 0 else b"") + lines[start : start + 5000])
+            await asyncio.sleep(0)
+    await fails(client, 431, "headers_too_large")
+    assert not server.handler.admitted
+
+
+async def test_headers_up_to_the_limit_are_taken(client):
+    lines = ["X-Long: " + "y" * 1000] * (MAX_HEAD_BYTES // 1000 - 2)
+    assert (await client.ask(request(b"x" * 100_000, "m", *lines))).body == b"x" * 100_000
+
+
+@pytest.mark.parametrize("endless", [b"X-Trailer: ", b"1;extension="])
+async def test_trailers_and_extensions_without_end_are_refused(server, client, endless):
+    await client.send(chunked(b"abc")[:-2] if endless.startswith(b"X") else chunked(b"abc")[:-5])
+    await client.send(endless)
+    await server.handler.until(lambda: server.handler.admitted)
+    for _ in range(MAX_HEAD_BYTES // 5000 + 2):
+        await client.send(b"y" * 5000)
+        await asyncio.sleep(0)
+    await fails(client, 431, "headers_too_large")
+
+
+async def test_the_answer_to_an_unread_request_survives_its_body(fast):
+    fast.handler.limit = 100_000
+    client = await fast.connect()
+    await client.send(request(b"x" * (8 << 20)))
+    await fails(client, 413, "payload_too_large")
+    await client.close()
+    await eventually(lambda: not fast.connections)
+
+
+async def test_random_bytes_do_no_harm(server):
+    dice = random.Random(7)
+    valid = request(b"body" * 10) + chunked(b"one", b"two") + GET
+    for _ in range(150):
+        data = bytearray(valid)
+        for _ in range(dice.randrange(1, 8)):
+            data[dice.randrange(len(data))] = dice.randrange(256)
+        client = await server.connect()
+        await client.send(bytes(data) if dice.random() < 0.7 else dice.randbytes(dice.randrange(1, 300)))
+        await asyncio.sleep(0)
+        await client.close()
+    client = await server.connect()
+    assert (await client.ask(request(b"alive"))).body == b"alive"
+    await server.handler.until(lambda: server.handler.in_flight == 0)
+
+
+async def test_other_routes_and_methods_go_to_asgi(fast):
+    client = await fast.connect()
+    for method, path in [("GET", "/v2/models/m/infer"), ("POST", "/v2/models/m/infer/"), ("POST", "/v2/models//infer")]:
+        response = await client.ask(f"{method} {path} HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\nab".encode())
+        assert response.body == f"asgi {path} ab".encode()
+    assert not fast.handler.admitted
+
+
+async def test_a_request_that_asgi_answers_unread_does_not_disturb_the_next(client):
+    await client.send(b"POST /unread HTTP/1.1\r\nHost: test\r\nContent-Length: 100000\r\n\r\n")
+    assert (await client.response()).body == b"asgi /unread "
+    await client.send(b"x" * 100_000 + request(b"next"))
+    assert (await client.response()).body == b"next"
+
+
+async def test_bodies_are_copied_at_most_once(fast):
+    client = await fast.connect()
+    await client.ask(request(b"x" * 400))
+    await client.ask(request(b"x" * 400))
+    await client.send(request(b"y" * 400)[:-1])
+    await fast.handler.until(lambda: len(fast.handler.admitted) == 3)
+    await client.ask(b"y")
+    await client.ask(chunked(b"z", b"z"))
+    assert fast.handler.types == [bytes, bytes, memoryview, bytearray]
+
+
+async def test_a_repeated_head_with_another_body_length_is_another_request(fast):
+    client = await fast.connect()
+    for body in (b"x" * 10, b"y" * 10, b"z" * 11, b"u" * 10, b"v" * 9):
+        assert (await client.ask(request(body))).body == body
+    await client.send(request(b"w" * 10) + request(b"q" * 10))
+    assert [(await client.response()).body for _ in range(2)] == [b"w" * 10, b"q" * 10]
+
+
+async def test_a_repeated_request_waits_its_turn(fast):
+    fast.handler.gate.set()
+    client = await fast.connect()
+    await client.ask(request(b"0", "slow"))
+    fast.handler.gate.clear()
+    await client.send(request(b"1", "slow"))
+    await fast.handler.until(lambda: len(fast.handler.started) == 2)
+    await client.send(request(b"2", "slow"))
+    await fast.handler.until(lambda: len(fast.handler.admitted) == 3)
+    assert len(fast.handler.started) == 2
+    fast.handler.gate.set()
+    assert [(await client.response()).body for _ in range(2)] == [b"1", b"2"]
+
+
+async def test_a_body_that_looks_like_the_last_request_is_a_body(fast):
+    client = await fast.connect()
+    repeated = request(b"x")
+    await client.ask(repeated)
+    assert (await client.ask(request(b"", "missing", length=len(repeated)))).status == 404
+    (connection,) = fast.connections
+    await client.send(repeated)
+    await eventually(lambda: connection._receiving is None)
+    assert (await client.ask(request(b"next"))).body == b"next"
+    assert len(fast.handler.admitted) == 2
+
+
+async def test_a_repeated_request_is_not_served_after_the_last_answer(fast):
+    client = await fast.connect()
+    await client.ask(request(b"x"))
+    await client.send(b"nonsense\r\n\r\n")
+    assert (await client.response()).status == 400
+    await client.send(request(b"x"))
+    await client.close()
+    await eventually(lambda: not fast.connections)
+    assert len(fast.handler.admitted) == 1
+
+
+async def test_a_line_break_after_a_body_is_no_part_of_the_next_head(fast):
+    client = await fast.connect()
+    for _ in range(3):
+        await client.send(request(b"ab\r\n\r\n") + b"\r\n")
+        assert (await client.response()).body == b"ab\r\n\r\n"
+
+
+async def test_a_repeated_refusal_is_refused(fast):
+    client = await fast.connect()
+    for _ in range(3):
+        assert (await client.ask(request(b"x", "missing"))).status == 404
+    assert (await client.ask(request(b"x"))).status == 200
+
+
+async def test_an_offer_to_upgrade_is_declined_by_answering(fast):
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
+    client = await fast.connect()
+    for size in (0, 100, 300_000, 100):
+        assert (await client.ask(request(b"x" * size, "m", *offer))).body == b"x" * size
+    await client.send(request(b"1", "m", *offer) + request(b"2"))
+    assert [(await client.response()).body for _ in range(2)] == [b"1", b"2"]
+    await client.send(request(chunked(b"3"), "m", "Transfer-Encoding: chunked", *offer))
+    await fails(client, 400, "malformed_request")
+
+
+async def test_reading_stops_when_many_requests_wait(server, client):
+    await client.send(request(b"0", "slow"))
+    await server.handler.until(lambda: server.handler.started)
+    (connection,) = server.connections
+    for number in range(1, MAX_WAITING):
+        await client.send(request(b"%d" % number))
+    await eventually(lambda: len(connection._answers._waiting) == MAX_WAITING - 1)
+    assert not connection.flow.read_paused
+    await client.send(request(b"last"))
+    await eventually(lambda: connection.flow.read_paused)
+    server.handler.gate.set()
+    bodies = [(await client.response()).body for _ in range(MAX_WAITING + 1)]
+    assert bodies == [b"%d" % number for number in range(MAX_WAITING)] + [b"last"]
+    assert not connection.flow.read_paused
+
+
+async def test_no_answer_is_begun_while_the_client_takes_none(fast):
+    size = 32 << 20
+    fast.handler.answer = Reply(200, (), [b"x" * size])
+    client = await fast.connect(limit=1000)
+    await client.send(request(b"1") + request(b"2"))
+    (connection,) = fast.connections
+    await fast.handler.until(lambda: fast.handler.started)
+    await eventually(lambda: connection.flow.write_paused)
+    assert connection.flow.read_paused
+    await client.send(request(b"3"))
+    assert len(fast.handler.started) == 1
+    for _ in range(3):
+        assert (await client.response()).body == b"x" * size
+    assert len(fast.handler.started) == 3
+
+
+async def test_the_access_log_is_that_of_uvicorn(caplog):
+    with caplog.at_level(logging.INFO, "uvicorn.access"):
+        async with serve("fast", access_log=True) as server:
+            client = await server.connect()
+            for head in ("x=1", "x=1"):
+                await client.ask(request(b"x", target=f"/v2/models/m/infer?{head}"))
+            await client.ask(GET)
+    port = client.writer.get_extra_info("sockname")[1]
+    infer = f'127.0.0.1:{port} - "POST /v2/models/m/infer?x=1 HTTP/1.1" 200'
+    logged = [record.getMessage() for record in caplog.records if record.name == "uvicorn.access"]
+    assert logged == [infer, infer, f'127.0.0.1:{port} - "GET /other HTTP/1.1" 200']
+
+
+async def test_requests_are_counted_for_uvicorn(fast):
+    client = await fast.connect()
+    await client.ask(request(b"x"))
+    await client.ask(GET)
+    assert fast.uvicorn.server_state.total_requests == 2

@@ -1,0 +1,79 @@
+"""Clients that take too long. The limits are injected, small; nothing here depends on how small."""
+
+import json
+
+import pytest
+
+from app.api.exchange import Reply
+from tests.api.doors.harness import chunked, eventually, request, serve
+
+pytestmark = pytest.mark.anyio
+
+SOON = 0.05
+
+
+@pytest.fixture(params=["fast", "asgi"])
+async def server(request):
+    async with serve(request.param, state={"read_timeout": SOON}) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"P",
+        request(b"x")[:40],
+        request(b"x" * 10, length=11),
+        request(b"x" * 300_000, length=300_001),
+        chunked(b"x" * 10)[:-5],
+        b"POST /other HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc",
+    ],
+)
+async def test_a_request_that_does_not_go_on_is_answered_408(server, client, sent):
+    await client.send(sent)
+    response = await client.response()
+    assert response.status == 408
+    assert response.headers["connection"] == "close"
+    assert json.loads(response.body)["code"] == "request_timeout"
+    assert await client.closed()
+    assert server.handler.in_flight == 0
+    assert not server.handler.started
+
+
+async def test_a_stalled_request_behind_another_is_answered_in_its_turn(server, client):
+    await client.send(request(b"1", "slow") + request(b"2", length=100))
+    await server.handler.until(lambda: server.handler.started)
+    (connection,) = server.connections
+    await eventually(lambda: connection._cut)
+    server.handler.gate.set()
+    assert (await client.response()).body == b"1"
+    assert (await client.response()).status == 408
+    assert await client.closed()
+
+
+async def test_a_long_answer_is_waited_for(server, client):
+    await client.send(request(b"x", "slow"))
+    await server.handler.until(lambda: server.handler.started)
+    (connection,) = server.connections
+    patience = connection._patience
+    for _ in range(3):
+        await eventually(lambda timer=patience._timer: patience._timer is not timer)
+    server.handler.gate.set()
+    assert (await client.response()).body == b"x"
+
+
+async def test_an_idle_connection_is_closed_without_a_word():
+    async with serve("fast", timeout_keep_alive=0.25) as server:
+        client, silent = await server.connect(), await server.connect()
+        assert (await client.ask(request(b"x"))).body == b"x"
+        assert await client.closed()
+        assert await silent.closed()
+
+
+async def test_a_client_that_takes_no_answer_is_dropped():
+    async with serve("fast", timeout_keep_alive=0.25) as server:
+        server.handler.answer = Reply(200, (), [b"x" * (32 << 20)])
+        client = await server.connect(limit=1000)
+        await client.send(request(b"1"))
+        await server.handler.until(lambda: server.handler.started)
+        await eventually(lambda: not server.connections)

@@ -1,0 +1,43 @@
+"""Compile children that misbehave: `python -m tests.backends.children`, with the way in `MISBEHAVIOUR`."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from app.backends import compile_child, optimise
+
+
+def leave_unaligned():
+    """Weights stay where ONNX Runtime wrote them."""
+    vars(optimise)["align_weights"] = lambda model, weights: None
+    compile_child.main()
+
+
+def answer_once():
+    """Goes away between two jobs, as one that was idle for long."""
+    line = sys.stdin.readline()
+    sys.stdout.write(json.dumps(compile_child.answer(line)) + "\n")
+
+
+def hang():
+    """Says that it is there, and never answers."""
+    Path(os.environ["READY"]).write_text("ready")  # a pipe: this waits for its reader
+    signal.pause()
+
+
+def die():
+    """Fails at the first job, with last words."""
+    sys.stdin.readline()
+    sys.exit("no libraries here")
+
+
+def quit_at_once():
+    """Ends in peace before every answer."""
+
+
+WAYS = {way.__name__: way for way in (leave_unaligned, answer_once, hang, die, quit_at_once)}
+
+if __name__ == "__main__":
+    WAYS[os.environ["MISBEHAVIOUR"]]()

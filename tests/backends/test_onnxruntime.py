@@ -1,0 +1,213 @@
+"""ONNX Runtime on the CPU: passes the suite of every backend, and answers as a plain session does."""
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from app.backends import create
+from app.backends.memory import CudaDriver
+from app.domain.config import RuntimeConfig
+from app.domain.errors import BundleError, ExecutionFailed, OutOfMemory, Unsupported
+from app.domain.tensors import TensorSpec
+from tests.backends import models
+from tests.backends.conformance import *  # noqa: F403
+from tests.backends.conformance import assert_close
+
+
+def device_answers():
+    try:
+        CudaDriver(0)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture(
+    scope="module",
+    params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)],
+    ids=["onnxruntime-cpu", "onnxruntime-cuda"],
+)
+def backend(request, tmp_path_factory):
+    backend = create(RuntimeConfig(backend=request.param), tmp_path_factory.mktemp("cache"))
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def load(backend, tmp_path):
+    loaded = []
+
+    def load(built, described):
+        file = models.save(tmp_path, built)
+        loaded.append(backend.prepare(backend.compile(file, described), described).load())
+        return loaded[-1]
+
+    yield load
+    for model in loaded:
+        model.unload()
+
+
+def plain(built, inputs):
+    """The answers of an ordinary session, by name."""
+    session = ort.InferenceSession(built.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+MAKERS = [
+    models.mlp,
+    models.convolutions,
+    models.recurrent,
+    models.two_names,
+    models.one_name_twice,
+    models.no_batch,
+    models.subgraphs,
+    models.one_weight_two_kernels,
+    models.tiny,
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_answers_are_those_of_a_plain_session(load, make):
+    built, described = make()
+    model = load(built, described)
+    variant = described.variants[0].key
+    for size in described.sizes(variant) or (1,):
+        inputs = models.inputs_for(described, size, seed=size)
+        assert_close(model.run(variant, size, inputs), plain(built, inputs))
+
+
+def test_a_batch_dim_without_a_name_is_fixed_all_the_same(load):
+    built, described = models.mlp(batch=None)
+    model = load(built, described)
+    inputs = models.inputs_for(described, 2)
+    assert_close(model.run("default", 2, inputs), plain(built, inputs))
+    with pytest.raises(ExecutionFailed, match="Got: 3 Expected: 2"):
+        model.run("default", 2, models.inputs_for(described, 3))
+
+
+def test_text_is_exact_whatever_it_holds(load):
+    built, described = models.text()
+    model = load(built, described)
+    words = np.array([[b"", "naïve".encode()], [b"a\0b", "🙂".encode()]], np.object_)
+    np.testing.assert_array_equal(model.run("default", 2, {"x": words})["y"], words)
+
+
+def test_text_that_is_no_utf8_fails_alone(load):
+    built, described = models.text()
+    model = load(built, described)
+    with pytest.raises(ExecutionFailed, match="utf-8"):
+        model.run("default", 1, {"x": np.array([[b"\xff", b""]], np.object_)})
+
+
+def test_brain_floats_are_raw_bits(load):
+    built, described = models.brain_float()
+    model = load(built, described)
+    inputs = models.inputs_for(described, 4)
+    outputs = model.run("default", 4, inputs)
+    wide = (inputs["x"].astype(np.uint32) << 16).view(np.float32)
+    weights = onnx.numpy_helper.to_array(built.graph.initializer[0])
+    assert outputs["y"].dtype == np.uint16
+    got = (outputs["y"].astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(got, wide @ weights, rtol=1e-2, atol=1e-2)
+
+
+def test_brain_floats_come_back_from_no_model_that_takes_text(load):
+    with pytest.raises(BundleError, match="FP32"):
+        load(*models.brain_float_and_text(models.BF16))
+
+
+def test_outputs_without_elements_keep_their_shape(load):
+    nodes = [models.node("NonZero", ["x"], ["i"]), models.node("Cast", ["i"], ["y"], to=models.BF16)]
+    values = [models.value("x", models.FLOAT, ["n"])], [models.value("y", models.BF16, [1, None])]
+    described = models.spec([TensorSpec("x", "FP32", (-1,), 0)], [TensorSpec("y", "BF16", (1, -1))])
+    model = load(models.model(nodes, *values), described)
+    assert model.run("default", 3, {"x": np.zeros(3, np.float32)})["y"].shape == (1, 0)
+
+
+def expanding():
+    """One input says how large the activations get."""
+    nodes = [models.node("Expand", ["x", "s"], ["e"]), models.node("ReduceSum", ["e"], ["y"], keepdims=0)]
+    built = models.model(
+        nodes,
+        [models.value("x", models.FLOAT, [1]), models.value("s", models.INT64, [2])],
+        [models.value("y", models.FLOAT, [])],
+    )
+    return built, models.spec(
+        [TensorSpec("x", "FP32", (1,)), TensorSpec("s", "INT64", (2,))], [TensorSpec("y", "FP32", ())]
+    )
+
+
+def test_more_activations_than_memory_are_out_of_memory_and_the_model_goes_on(load):
+    model = load(*expanding())
+    one = np.ones(1, np.float32)
+    with pytest.raises(OutOfMemory, match="allocate"):
+        model.run("default", 1, {"x": one, "s": np.array([1 << 30, 1 << 20])})
+    assert model.run("default", 1, {"x": one, "s": np.array([3, 5])})["y"] == 15
+
+
+def test_a_running_execution_ends_when_it_is_told_to(load):
+    """A loop that would take hours: only `terminate`, repeated until it catches a node, ends it."""
+    body = helper.make_graph(
+        [
+            models.node("Identity", ["go"], ["go_on"]),
+            models.node("MatMul", ["v", "w"], ["next"]),
+        ],
+        "body",
+        [
+            models.value("i", models.INT64, []),
+            models.value("go", TensorProto.BOOL, []),
+            models.value("v", models.FLOAT, None),
+        ],
+        [models.value("go_on", TensorProto.BOOL, []), models.value("next", models.FLOAT, None)],
+    )
+    nodes = [models.node("Loop", ["times", "yes", "x"], ["y"], body=body)]
+    built = models.model(
+        nodes,
+        [models.value("x", models.FLOAT, ["n", 33]), models.value("times", models.INT64, [])],
+        [models.value("y", models.FLOAT, ["n", 33])],
+        [models.weights("w", 33, 33), models.constant("yes", True, np.bool_)],
+    )
+    inputs = [TensorSpec("x", "FP32", (-1, 33), 0), TensorSpec("times", "INT64", ())]
+    model = load(built, models.spec(inputs, [TensorSpec("y", "FP32", (-1, 33), 0)]))
+    feeds = {"x": np.ones((1, 33), np.float32), "times": np.array(1 << 40)}
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(model.run, "default", 1, feeds)
+        while not running.done():
+            model.terminate()
+        with pytest.raises(ExecutionFailed) as failure:
+            running.result()
+    assert failure.value.code == "terminated"
+    assert model.run("default", 1, {**feeds, "times": np.array(2)})["y"].shape == (1, 33)
+
+
+def test_weights_are_shared_where_there_are_any(backend, tmp_path):
+    built, described = models.mlp()
+    entry = backend.compile(models.save(tmp_path, built), described)
+    assert entry.form == ("prepacked" if backend.name == "cpu" else "external")
+    assert entry.weight_bytes == (entry.path / "weights.bin").stat().st_size
+
+
+def test_a_damaged_entry_is_no_model(backend, tmp_path):
+    built, described = models.mlp(sizes=(1, 3))
+    entry = backend.compile(models.save(tmp_path, built), described)
+    os.truncate(entry.path / "weights.bin", 100)
+    with pytest.raises(BundleError, match="damaged"):
+        backend.prepare(entry, described)
+
+
+@pytest.mark.skipif(device_answers(), reason="a CUDA device answers here")
+@pytest.mark.parametrize("choice", ["auto", "cuda"])
+def test_without_a_device_the_cpu_serves_where_it_may(choice, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nonexistent")  # and no child is needed to find out
+    with_fallback = create(RuntimeConfig(backend=choice, allow_cpu_fallback=True), tmp_path)
+    assert with_fallback.name == "cpu"
+    if choice == "cuda":
+        with pytest.raises(Unsupported, match="allow_cpu_fallback"):
+            create(RuntimeConfig(backend="cuda"), tmp_path)

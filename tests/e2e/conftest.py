@@ -1,0 +1,113 @@
+"""A real server process on a real socket."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class ServerProcess:
+    """The process, its address, and what it has logged so far."""
+
+    process: subprocess.Popen[str]
+    port: int
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self):
+        return f"http://{self.address}"
+
+    def read_until(self, text):
+        """Read the log up to the line that holds `text`."""
+        for line in self.process.stderr or ():
+            self.log.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"the server ended before it logged {text!r}:\n{''.join(self.log)}")
+
+    def stop(self):
+        """SIGTERM, then the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.log.append(self.process.communicate(timeout=60)[1])
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                raise
+        return self.process.returncode
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def running(cache_dir, model_dirs=ROOT / "bundles", **settings) -> Iterator[ServerProcess]:
+    """A server over `model_dirs` that has settled its models; settings as in `SCHEDULER_DISCIPLINE="fifo"`."""
+    port = free_port()
+    env = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("INFERENCE_SERVER_")},
+        "INFERENCE_SERVER_MODEL_DIRS": str(model_dirs),
+        "INFERENCE_SERVER_CACHE_DIR": str(cache_dir),
+        "INFERENCE_SERVER_ENDPOINTS_PORT": str(port),
+        "INFERENCE_SERVER_DRAIN_DELAY_SECONDS": "0",
+        **{f"INFERENCE_SERVER_{name}": str(value) for name, value in settings.items()},
+    }
+    command = [sys.executable, "-m", "app", "serve"]
+    with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as process:
+        server = ServerProcess(process, port)
+        try:
+            server.read_until("started: ")
+            yield server
+        finally:
+            server.stop()
+
+
+@pytest.fixture(scope="session")
+def cache_dir(tmp_path_factory):
+    """One compile cache for the whole run."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def server(cache_dir):
+    """The example bundles, through the fast path."""
+    with running(cache_dir) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def asgi_server(cache_dir):
+    """The example bundles, through ASGI alone."""
+    with running(cache_dir, ENDPOINTS_FAST_PATH="false") as process:
+        yield process
+
+
+@pytest.fixture(params=["fast", "asgi"])
+def either(request):
+    """Both doors."""
+    return request.getfixturevalue("server" if request.param == "fast" else "asgi_server")
+
+
+@pytest.fixture
+def http(either):
+    """An HTTP client of either door."""
+    with httpx.Client(base_url=either.url, timeout=60, trust_env=False) as client:
+        yield client

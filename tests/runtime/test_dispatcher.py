@@ -1,0 +1,208 @@
+"""One turn at a time, and the thread that takes the turns."""
+
+import asyncio
+import concurrent.futures
+import threading
+from math import inf
+
+import pytest
+
+from app.domain.config import ModelPolicy, SchedulerConfig
+from app.domain.errors import DeadlineExceeded, QueueFull, ServingError, ShuttingDown
+from app.domain.model import MergeKey
+from app.runtime.dispatcher import NOW, Dispatcher
+from app.runtime.pending import PendingRequest, deliver
+from app.scheduling.scheduler import Scheduler
+from tests.builders import rows_of, spec
+
+
+class Echo:
+    """An executor that answers each request with its own inputs."""
+
+    def __init__(self):
+        self.dispatches = []
+
+    def execute(self, dispatch):
+        self.dispatches.append(dispatch)
+        deliver(dispatch.requests, [request.inputs for request in dispatch.requests])
+        return 0.001
+
+
+@pytest.fixture
+def now():
+    return [100.0]
+
+
+@pytest.fixture
+def executor():
+    return Echo()
+
+
+@pytest.fixture
+def dispatcher(now, executor):
+    scheduler: Scheduler[PendingRequest] = Scheduler(
+        SchedulerConfig(discipline="fifo", sizing="fill", max_queue_depth=8)
+    )
+    scheduler.add_model("m", spec(), ModelPolicy())
+    return Dispatcher(scheduler, executor, lambda: now[0])
+
+
+def pending(row=0, rows=1, deadline=inf):
+    return PendingRequest(
+        model_id="m",
+        merge_key=MergeKey("default"),
+        rows=rows,
+        enqueued_at=100.0,
+        deadline=deadline,
+        inputs={"x": rows_of(row, rows)},
+        future=concurrent.futures.Future(),
+    )
+
+
+def test_a_turn_without_work_waits_for_an_arrival(dispatcher):
+    assert dispatcher.step() == inf
+
+
+def test_one_turn_runs_one_dispatch_and_answers_it(dispatcher, executor):
+    requests = [pending(row) for row in range(3)]
+    dispatcher.submit(requests, 100.0)
+    assert dispatcher.step() == NOW
+    assert [request.future.result(0) for request in requests[:2]] == [request.inputs for request in requests[:2]]
+    assert dispatcher.step() == NOW
+    assert dispatcher.step() == inf
+    assert sum(dispatch.rows for dispatch in executor.dispatches) == 3
+    assert dispatcher.stats().models["m"].requests == 3
+
+
+def test_commands_come_before_the_next_dispatch_and_in_order(dispatcher, executor):
+    seen = []
+    dispatcher.submit([pending()], 100.0)
+    calls = [dispatcher.call(lambda mark=mark: seen.append((mark, len(executor.dispatches)))) for mark in "ab"]
+    dispatcher.step()
+    assert seen == [("a", 0), ("b", 0)]
+    assert all(call.done() for call in calls)
+    dispatcher.step()
+    assert len(executor.dispatches) == 1
+
+
+def test_a_failing_command_fails_its_caller_alone(dispatcher):
+    def fail():
+        raise KeyError("culprit")
+
+    broken, sound = dispatcher.call(fail), dispatcher.call(lambda: 7)
+    dispatcher.step()
+    with pytest.raises(KeyError, match="culprit"):
+        broken.result(0)
+    assert sound.result(0) == 7
+
+
+def test_an_expired_request_is_answered_and_never_run(dispatcher, executor, now):
+    late, fine = pending(deadline=101.0), pending(1)
+    dispatcher.submit([late], 100.0)
+    dispatcher.submit([fine], 100.0)
+    now[0] = 101.0
+    dispatcher.step()
+    with pytest.raises(DeadlineExceeded):
+        late.future.result(0)
+    assert [dispatch.requests for dispatch in executor.dispatches] == [(fine,)]
+
+
+def test_what_was_withdrawn_is_not_run(dispatcher, executor):
+    gone, stays = pending(0), pending(1)
+    dispatcher.submit([gone, stays], 100.0)
+    assert dispatcher.withdraw([gone]) == (gone,)
+    assert dispatcher.withdraw([gone]) == ()
+    dispatcher.step()
+    assert executor.dispatches[0].requests == (stays,)
+    assert dispatcher.withdraw([stays]) == ()
+
+
+def test_a_full_queue_takes_none(dispatcher):
+    dispatcher.submit([pending() for _ in range(7)], 100.0)
+    with pytest.raises(QueueFull):
+        dispatcher.submit([pending(), pending()], 100.0)
+    assert dispatcher.stats().queue_depth == 7
+
+
+def test_stopping_fails_what_is_queued_and_takes_no_more(dispatcher):
+    request = pending()
+    dispatcher.submit([request], 100.0)
+    command = dispatcher.call(lambda: "done")
+    dispatcher.stop(0)
+    with pytest.raises(ShuttingDown):
+        request.future.result(0)
+    assert command.result(0) == "done"
+    with pytest.raises(ShuttingDown):
+        dispatcher.submit([pending()], 100.0)
+    with pytest.raises(ShuttingDown):
+        dispatcher.call(lambda: None).result(0)
+
+
+def test_the_thread_serves_until_it_is_stopped(dispatcher):
+    dispatcher.start()
+    for row in range(200):  # a lost wake-up would hang one of these
+        request = pending(row)
+        dispatcher.submit([request], 100.0)
+        assert request.future.result(30)["x"][0, 0] == row
+    assert dispatcher.call(threading.current_thread).result(30).name == "dispatcher"
+    dispatcher.stop(30)
+
+
+def test_submissions_without_a_wake_share_one(dispatcher, executor):
+    dispatcher.start()
+    dispatcher.call(lambda: None).result(30)
+    requests = [pending(row) for row in range(4)]
+    for request in requests:
+        dispatcher.submit([request], 100.0, wake=False)
+    dispatcher.wake()
+    for request in requests:
+        request.future.result(30)
+    dispatcher.stop(30)
+
+
+def test_a_broken_loop_makes_the_dispatcher_not_alive_and_leaves_nobody_waiting(now):
+    class Broken:
+        def execute(self, dispatch):
+            raise MemoryError("unexpected")
+
+    scheduler: Scheduler[PendingRequest] = Scheduler(SchedulerConfig())
+    scheduler.add_model("m", spec(), ModelPolicy())
+    dispatcher = Dispatcher(scheduler, Broken(), lambda: now[0])
+    taken, left = pending(), pending(rows=4)
+    dispatcher.submit([taken], 100.0)
+    dispatcher.submit([left], 100.0)
+    dispatcher.start()
+    with pytest.raises(ServingError, match="died"):
+        left.future.result(30)
+    with pytest.raises(ServingError, match="died"):
+        taken.future.result(30)
+    assert not dispatcher.alive
+    with pytest.raises(ShuttingDown):
+        dispatcher.submit([pending()], 100.0)
+    dispatcher.stop(30)
+
+
+@pytest.mark.anyio
+async def test_the_results_of_one_dispatch_wake_the_loop_once(dispatcher, executor, monkeypatch):
+    loop = asyncio.get_running_loop()
+    wakes = []
+    original = loop.call_soon_threadsafe
+
+    def counted(*args):
+        wakes.append(args)
+        return original(*args)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    requests = [pending(row) for row in range(4)]
+    for request in requests:
+        request.future = loop.create_future()
+    dispatcher.submit(requests, 100.0)
+    dispatcher.step()
+    results = [await request.future for request in requests]
+    assert [result["x"][0, 0] for result in results] == [0, 1, 2, 3]
+    assert len(wakes) == 1
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
