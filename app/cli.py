@@ -73,7 +73,9 @@ def serve(_: argparse.Namespace) -> int:
     )
     server = Server(config)
     server.run()
-    return 0 if server.started else 3
+    logging.shutdown()
+    # Not `sys.exit`: that waits for hook threads, and a hook that never returns must not keep the process.
+    os._exit(0 if server.started else 3)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

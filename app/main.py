@@ -134,6 +134,8 @@ def drainer(node: Node) -> Callable[[], Awaitable[None]]:
         engine.refuse()
         if not await engine.idle(limit - engine.clock()):
             logger.warning("giving up %d requests", engine.leases.total)
+            engine.give_up()
+            await engine.idle(1.0)  # the refusals leave
 
     return drain
 
@@ -145,7 +147,7 @@ def stop_node(node: Node) -> None:
     node.watcher.join()
     node.control.stop()
     node.dispatcher.stop(timeout=5.0)
-    node.hooks.stop()
+    node.hooks.stop(wait=False)
 
 
 def usable_memory() -> int:

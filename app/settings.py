@@ -2,17 +2,24 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
+import pydantic_settings
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from app.domain.config import EndpointsConfig, RuntimeConfig, SchedulerConfig
 
 PREFIX = "INFERENCE_SERVER_"
 NODE_FILE = PREFIX + "NODE_FILE"
+
+#: The one variable whose value is JSON.
+JSON_VARIABLE = PREFIX + "SCHEDULER_MODELS"
 
 
 class SettingsError(ValueError):
@@ -21,7 +28,8 @@ class SettingsError(ValueError):
 
 def _split(separator: str) -> BeforeValidator:
     def split(value: Any) -> Any:
-        return tuple(part for part in value.split(separator) if part) if isinstance(value, str) else value
+        parts = (part.strip() for part in value.split(separator)) if isinstance(value, str) else None
+        return value if parts is None else tuple(part for part in parts if part)
 
     return BeforeValidator(split)
 
@@ -55,7 +63,7 @@ class Settings(BaseSettings):
     """Where compiled bundles and the made admin token are kept."""
     model_control_mode: Literal["dynamic", "static", "explicit"] = "dynamic"
     """Who loads models: `dynamic` follows the directories, `static` loads once, `explicit` obeys the repository API."""
-    startup_models: Names | None = None
+    startup_models: Annotated[tuple[str, ...] | None, NoDecode, _split(",")] = None
     """Models loaded at start; by default all, none in `explicit` mode."""
     model_poll_seconds: Annotated[float, Field(gt=0)] = 15.0
     """How often `dynamic` looks at the directories."""
@@ -97,24 +105,70 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls) -> "Settings":
-        """Read node file and environment. Raises `SettingsError` or pydantic's `ValidationError`."""
-        unknown = [name for name in os.environ if name.startswith(PREFIX) and name not in set(variables(cls))]
-        if unknown:
-            raise SettingsError(
-                f"unknown environment variable {sorted(unknown)[0]}; known are: {', '.join(sorted(variables(cls)))}"
-            )
-        return cls(**_node_file(os.environ.get(NODE_FILE)))
+        """Read node file and environment. Raises `SettingsError`."""
+        _refuse_unknown(set(variables(cls)))
+        file = os.environ.get(NODE_FILE)
+        try:
+            return cls(**_node_file(file))
+        except ValidationError as error:
+            raise SettingsError(explain(error)) from error
+        except pydantic_settings.SettingsError as error:
+            value = os.environ.get(JSON_VARIABLE)
+            raise SettingsError(f"{JSON_VARIABLE}={value!r}: no JSON object by model name: {error.__cause__}") from None
 
 
 def variables(settings: type[Settings]) -> Iterator[str]:
     """The name of every environment variable that is read."""
     yield NODE_FILE
     for name, field in settings.model_fields.items():
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield from (f"{PREFIX}{name}_{inner}".upper() for inner in annotation.model_fields)
-        else:
+        section = _section(field)
+        if section is None:
             yield f"{PREFIX}{name}".upper()
+        else:
+            yield from (f"{PREFIX}{name}_{inner}".upper() for inner in section.model_fields)
+
+
+def explain(error: ValidationError) -> str:
+    """What is wrong with each setting: the name of its environment variable, its value, and what is allowed."""
+    return "; ".join([_explain(each) for each in error.errors(include_url=False)])
+
+
+def _explain(fault: ErrorDetails) -> str:
+    """One fault. A value that the environment does not hold comes from the node file."""
+    first, *rest = [str(part) for part in fault["loc"]]
+    known: Mapping[str, FieldInfo] = Settings.model_fields
+    variable, field = f"{PREFIX}{first}".upper(), known.get(first)
+    if rest and field is not None and (section := _section(field)) is not None:
+        variable, known = f"{variable}_{rest[0]}".upper(), section.model_fields
+        field, rest = known.get(rest[0]), rest[1:]
+    path = ".".join(["node file: global", *map(str, fault["loc"])])
+    name = ".".join([variable, *rest]) if variable in os.environ else path
+    types = [] if field is None else _types(field.annotation)
+    if fault["type"] == "extra_forbidden":
+        for inner in types:
+            known = inner.model_fields if isinstance(inner, type) and issubclass(inner, BaseModel) else known
+        return f"{name}: no such setting; known are: {', '.join(known)}"
+    return f"{name}={'(hidden)' if SecretStr in types else repr(fault['input'])}: {fault['msg']}"
+
+
+def _types(annotation: Any) -> list[Any]:
+    """An annotation and everything that it is made of."""
+    return [annotation, *(part for each in get_args(annotation) for part in _types(each))]
+
+
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    """The model of a nested section; None for a plain setting."""
+    annotation = field.annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _refuse_unknown(known: set[str]) -> None:
+    """Compare every variable of ours with the known names; its value is not shown, it may be a misnamed secret."""
+    for name in sorted(os.environ):
+        if name.upper().startswith(PREFIX) and name not in known:
+            close = get_close_matches(name.upper(), known, n=1)
+            meant = f"did you mean {close[0]}? " if close else ""
+            raise SettingsError(f"unknown environment variable {name}: {meant}known are: {', '.join(sorted(known))}")
 
 
 def _node_file(path: str | None) -> Mapping[str, Any]:
@@ -127,4 +181,7 @@ def _node_file(path: str | None) -> Mapping[str, Any]:
         raise SettingsError(f"{NODE_FILE}={path}: {error}") from error
     if not isinstance(content, dict) or not content.keys() <= {"global", "worker"}:
         raise SettingsError(f"{path}: the top-level keys are `global` and `worker`")
-    return TypeAdapter(dict[str, Any]).validate_python(content.get("global") or {})
+    settings = content.get("global") or {}
+    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
+        raise SettingsError(f"{path}: `global` is no mapping from settings to values")
+    return {name: value for name, value in settings.items() if value is not None}

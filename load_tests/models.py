@@ -8,6 +8,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+#: The example bundles of this repository.
+EXAMPLES = Path(__file__).parents[1] / "bundles"
+
 
 def mlp(widths: Sequence[int], seed: int = 0) -> onnx.ModelProto:
     """A chain of matrix products with ReLU between: `x` [batch, widths[0]] to `y` [batch, widths[-1]]."""

@@ -1,9 +1,7 @@
-"""Starts servers in child processes, drives them with wrk, and reads what they cost from the kernel's accounting."""
+"""Starts servers in child processes and reads from the kernel what they cost."""
 
 import json
 import os
-import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,38 +14,66 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
+
+_TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Server:
-    """A running child process that answers on `url`."""
+    """A running child process that answers on `url`; `started_in` are the seconds until it did."""
 
     url: str
     pid: int
+    started_in: float = 0.0
 
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return int(self.url.rsplit(":", 1)[1])
+    def cpu(self) -> tuple[float, float]:
+        """User and system seconds of the process so far."""
+        return _times(Path(f"/proc/{self.pid}/stat"))
 
-    def cpu_seconds(self) -> float:
-        """User and system time of the process so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    def get(self, path: str) -> bytes:
+        """The body of a GET. Raises `OSError` when the answer is not a success."""
+        with urllib.request.urlopen(self.url + path, timeout=10) as response:
+            return bytes(response.read())
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        """The body of the answer to a POST. Raises `OSError` when it is not a success."""
+        request = urllib.request.Request(self.url + path, body, dict(headers))
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return bytes(response.read())
+
+    def models(self) -> list[dict[str, Any]]:
+        """What `/status` of our server says of every model."""
+        models: list[dict[str, Any]] = json.loads(self.get("/status"))["models"]
+        return models
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What one wrk run saw: `p50` and `p99` in seconds, `cpu` server seconds per request."""
+class ThreadCost:
+    """What one thread used so far: seconds in user and system mode, times it gave up and lost its core."""
 
-    requests: int
-    rate: float
-    p50: float
-    p99: float
-    errors: int
-    cpu: float
+    user: float
+    system: float
+    yields: int
+    preemptions: int
+
+
+def threads_of(server: Server) -> dict[int, ThreadCost]:
+    """Every thread of a server, by its kernel id."""
+    found = {}
+    for task in Path(f"/proc/{server.pid}/task").iterdir():
+        user, system = _times(task / "stat")
+        status = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line)
+        switches = int(status["voluntary_ctxt_switches"]), int(status["nonvoluntary_ctxt_switches"])
+        found[int(task.name)] = ThreadCost(user, system, *switches)
+    return found
+
+
+def _times(stat: Path) -> tuple[float, float]:
+    fields = stat.read_text().rsplit(")", 1)[1].split()
+    return int(fields[11]) / _TICK, int(fields[12]) / _TICK
 
 
 def free_port() -> int:
@@ -61,23 +87,28 @@ def free_port() -> int:
 def child(arguments: list[str], env: Mapping[str, str], port: int, ready_path: str) -> Iterator[Server]:
     """Run a server until the block ends; the block begins when `ready_path` answers 200."""
     with tempfile.TemporaryFile() as log:
+        begun = time.monotonic()
         process = subprocess.Popen(arguments, env={**os.environ, **env}, stdout=log, stderr=log)
-        server = Server(f"http://127.0.0.1:{port}", process.pid)
+        url = f"http://127.0.0.1:{port}"
         try:
-            limit = time.monotonic() + START_SECONDS
-            while not answers(server.url + ready_path):
-                if process.poll() is not None or time.monotonic() > limit:
+            while not answers(url + ready_path):
+                if process.poll() is not None or time.monotonic() > begun + START_SECONDS:
                     log.seek(0)
                     raise RuntimeError(f"{arguments} did not start:\n{log.read().decode()}")
-                time.sleep(0.05)
-            yield server
+                time.sleep(0.01)
+            yield Server(url, process.pid, time.monotonic() - begun)
         finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            end(process, signal.SIGTERM)
+
+
+def end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Signal a child, wait for it, and kill it if it stays."""
+    process.send_signal(number)
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def answers(url: str) -> bool:
@@ -90,16 +121,22 @@ def answers(url: str) -> bool:
 
 
 @contextmanager
-def inference_server(bundles: Path, **settings: str) -> Iterator[Server]:
-    """Our server over `bundles`, without drain delay; settings as in `SCHEDULER_DISCIPLINE="fifo"`."""
+def inference_server(*model_dirs: Path, **settings: str) -> Iterator[Server]:
+    """Our server over these directories, without drain delay; settings as in `SCHEDULER_DISCIPLINE="fifo"`.
+
+    Raises `RuntimeError` unless every model serves.
+    """
     port = free_port()
     env = {
-        "INFERENCE_SERVER_MODEL_DIRS": str(bundles),
+        "INFERENCE_SERVER_MODEL_DIRS": ":".join(map(str, model_dirs)),
         "INFERENCE_SERVER_ENDPOINTS_PORT": str(port),
         "INFERENCE_SERVER_DRAIN_DELAY_SECONDS": "0",
         **{f"INFERENCE_SERVER_{name}": value for name, value in settings.items()},
     }
     with child([sys.executable, "-m", "app", "serve"], env, port, "/v2/health/ready") as server:
+        absent = {model["name"]: model["reason"] for model in server.models() if model["state"] != "READY"}
+        if absent:
+            raise RuntimeError(f"the server is ready, but not all models are: {absent}")
         yield server
 
 
@@ -111,38 +148,3 @@ def bare_echo(answer: Path) -> Iterator[Server]:
     arguments += ["--no-access-log", "--log-level", "warning"]
     with child(arguments, {"ECHO_ANSWER": str(answer)}, port, "/") as server:
         yield server
-
-
-def wrk(server: Server, path: str, body: Path, head_length: int | None, connections: int, seconds: float) -> Figures:
-    """Drive one server with wrk: the same POST over and over, on kept-alive connections."""
-    if shutil.which("wrk") is None:
-        raise RuntimeError("wrk is not installed (Debian: apt-get install wrk)")
-    header = "" if head_length is None else f'wrk.headers["Inference-Header-Content-Length"] = "{head_length}"\n'
-    script = (
-        f'local f = io.open("{body}", "rb")\nwrk.method = "POST"\nwrk.body = f:read("*all")\n{header}'
-        'wrk.headers["Content-Type"] = "application/octet-stream"\n'
-        "done = function(s, l, r)\n"
-        "  local e = s.errors\n"
-        '  io.write(string.format("FIGURES {\\"requests\\": %d, \\"us\\": %d, \\"p50\\": %d, \\"p99\\": %d, '
-        '\\"errors\\": %d}\\n", s.requests, s.duration, l:percentile(50), l:percentile(99), '
-        "e.connect + e.read + e.write + e.status + e.timeout))\nend\n"
-    )
-    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
-        file.write(script)
-        file.flush()
-        before = server.cpu_seconds()
-        command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "-s", file.name, server.url + path]
-        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        cpu = server.cpu_seconds() - before
-    match = re.search(r"FIGURES (\{.*\})", output)
-    if match is None:
-        raise RuntimeError(f"wrk printed no figures:\n{output}")
-    found = json.loads(match.group(1))
-    return Figures(
-        found["requests"],
-        found["requests"] / (found["us"] / 1e6),
-        found["p50"] / 1e6,
-        found["p99"] / 1e6,
-        found["errors"],
-        cpu / max(found["requests"], 1),
-    )

@@ -43,7 +43,7 @@ class _Graph:
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
-        self._random = np.random.default_rng(0)
+        self.random = np.random.default_rng(0)
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
         """Append a node; returns the name of its output."""
@@ -59,7 +59,7 @@ class _Graph:
 
     def weight(self, *shape: int) -> str:
         """Append random weights of a scale that keeps activations near 1; returns their name."""
-        return self.constant(self._random.standard_normal(shape) * (shape[0] ** -0.5 if len(shape) > 1 else 0.02))
+        return self.constant(self.random.standard_normal(shape) * (shape[0] ** -0.5 if len(shape) > 1 else 0.02))
 
     def dense(self, x: str, width_in: int, width_out: int) -> str:
         """x · W + b."""
@@ -75,8 +75,8 @@ class _Graph:
 def transformer() -> onnx.ModelProto:
     """A sentence encoder of six layers: ids int64 [batch, seq] → embedding fp32 [batch, 384]."""
     graph = _Graph()
-    table = graph.constant(graph._random.standard_normal((_VOCABULARY, _WIDTH)))
-    positions = graph.constant(graph._random.standard_normal((SEQUENCE, _WIDTH)))
+    table = graph.constant(graph.random.standard_normal((_VOCABULARY, _WIDTH)))
+    positions = graph.constant(graph.random.standard_normal((SEQUENCE, _WIDTH)))
     x = graph.normalise(graph.add("Add", graph.add("Gather", table, "ids"), positions))
     split = graph.constant([0, 0, _HEADS, _WIDTH // _HEADS], np.int64)
     joined = graph.constant([0, 0, _WIDTH], np.int64)

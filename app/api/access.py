@@ -40,8 +40,9 @@ class Access:
     """Checks bearer tokens. `api_token` None leaves the API door open; the admin door never is."""
 
     def __init__(self, api_token: str | None, admin_token: str) -> None:
-        self._api = None if api_token is None else api_token.encode()
-        self._admin = admin_token.encode()
+        # A secret read from a file often ends with a line break, which no header can carry.
+        self._api = None if api_token is None else api_token.strip().encode()
+        self._admin = admin_token.strip().encode()
 
     @property
     def api_is_open(self) -> bool:
@@ -53,9 +54,10 @@ class Access:
         if door is Door.OPEN or (door is Door.API and self._api is None):
             return
         scheme, _, token = (authorization or b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not token:
+        given = token.strip()
+        if scheme.lower() != b"bearer" or not given:
             raise Unauthorized(f"this route needs the {door.value} token as a bearer token")
-        given, opens = token.strip(), secrets.compare_digest(token.strip(), self._admin)
+        opens = secrets.compare_digest(given, self._admin)
         if door is Door.API and self._api is not None:
             opens |= secrets.compare_digest(given, self._api)
         if not opens:

@@ -1,33 +1,43 @@
 """Admin commands and status."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, ValidationError
+from fastapi import APIRouter, Request, Response
+from pydantic import ValidationError
 
+from app.api.bodies import documented, read_object
 from app.domain.config import ModelPolicy
 from app.domain.errors import InvalidRequest
 from app.engine.engine import Engine
 from app.engine.status import NodeStatus, StatusReader
 
 
-class SetPolicy(BaseModel):
+class SetPolicy(ModelPolicy):
     """Body of `POST /admin/set_policy`: the model, and the fields of its policy that change."""
 
-    model_config = ConfigDict(extra="allow")
-
     model: str
+    """Name of the model."""
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The fields that were sent, by name."""
+        return {name: getattr(self, name) for name in self.model_fields_set if name != "model"}
 
 
-def _merged(policy: ModelPolicy, changes: Mapping[str, Any]) -> ModelPolicy:
+_SCHEMA = SetPolicy.model_json_schema(ref_template="#/components/schemas/{model}")
+_BODY = {name: value for name, value in _SCHEMA.items() if name != "$defs"}
+
+
+def _read(body: dict[str, Any]) -> SetPolicy:
     try:
-        return ModelPolicy.model_validate({**policy.model_dump(), **changes})
+        # As JSON and strict: true is no weight, and "2" is not 2.
+        return SetPolicy.model_validate_json(orjson.dumps(body), strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise InvalidRequest(f"policy field {field!r}: {first['msg']}, got {first.get('input')!r}") from None
+        known = f"; known are: {', '.join(SetPolicy.model_fields)}" if first["type"] == "extra_forbidden" else ""
+        raise InvalidRequest(f"policy field {field!r}: {first['msg']}{known}, got {first['input']!r:.100}") from None
 
 
 def router(engine: Engine, status: StatusReader) -> APIRouter:
@@ -39,10 +49,15 @@ def router(engine: Engine, status: StatusReader) -> APIRouter:
     async def node_status() -> Response:
         return Response(orjson.dumps(status.read()), media_type="application/json")
 
-    @routes.post("/admin/set_policy", summary="Change a model's policy before the next dispatch")
-    async def set_policy(body: SetPolicy) -> ModelPolicy:
-        policy = _merged(engine.policy(body.model), body.model_extra or {})
-        await engine.set_policy(body.model, policy)
+    @routes.post(
+        "/admin/set_policy",
+        summary="Change a model's policy before the next dispatch",
+        openapi_extra=documented(_BODY, required=True),
+    )
+    async def set_policy(request: Request) -> ModelPolicy:
+        wanted = _read(await read_object(request))
+        policy = engine.policy(wanted.model).model_copy(update=wanted.changes)
+        await engine.set_policy(wanted.model, policy)
         return policy
 
     return routes

@@ -1,6 +1,5 @@
 """The answers that one connection owes: in which order they leave, and as which bytes."""
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
@@ -10,6 +9,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api.connection import Exchange
 from app.api.exchange import Buffer, HeaderList, InferenceHandler, Reply
+from app.api.story import Story
 
 #: Pipelined requests that may wait behind the one being answered before the connection stops reading.
 MAX_WAITING = 16
@@ -48,11 +48,12 @@ class Answers:
         self._start_asgi = start_asgi
         self._hang_up = hang_up
         self._waiting: deque[Exchange | AsgiRequest] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._story: Story[Reply] | None = None
         self._headers: HeaderList | None = None  # what `_lines` was made of
         self._defaults: HeaderList | None = None
         self._lines = b""
         self._says_close = False
+        self._advancing = False
         self.current: Exchange | RequestResponseCycle | None = None
         self.since = monotonic()
         self.draining = False
@@ -65,7 +66,7 @@ class Answers:
     @property
     def free(self) -> bool:
         """Whether a request that came now would be answered at once."""
-        return self.current is None and not self._waiting and not self._flow.write_paused
+        return self.current is None and not self._flow.write_paused
 
     def push(self, item: Exchange | AsgiRequest) -> None:
         """Put a request at the end of the line."""
@@ -78,10 +79,12 @@ class Answers:
 
     def advance(self) -> None:
         """Go on with those in line, as far as the client takes its answers."""
-        while self._waiting and self.current is None and not self._flow.write_paused:
-            if self._transport.is_closing():
-                return
+        if self._advancing:
+            return  # an answer that needed no waiting came from within: the loop below goes on
+        self._advancing = True
+        while self._waiting and self.free and not self._transport.is_closing():
             self._begin(self._waiting.popleft())
+        self._advancing = False
         if len(self._waiting) < MAX_WAITING and not self._flow.write_paused:
             self._flow.resume_reading()
 
@@ -89,7 +92,6 @@ class Answers:
         """Go on with a request that is complete, or refused, since it was pushed."""
         if exchange is self.current:
             self._begin(exchange)
-            self.advance()
 
     def asgi_done(self) -> None:
         """The ASGI application has answered the current request."""
@@ -97,10 +99,7 @@ class Answers:
         if self._transport.is_closing():
             return
         self.since = monotonic()
-        if self._waiting or not self.draining:
-            self.advance()
-        else:
-            self._transport.close()
+        self.advance()
 
     def drain(self) -> None:
         """Close the connection after the last answer that it owes."""
@@ -124,15 +123,14 @@ class Answers:
 
     def forget(self) -> None:
         """Nobody waits for answers any more: cancel what runs, give back what did not start."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
+        story, self._story = self._story, None
+        if story is not None:
+            story.cancel()
         current, self.current = self.current, None
         if isinstance(current, RequestResponseCycle):
             current.disconnected = True
             current.message_event.set()
         elif current is not None and not current.started:
-            self._state.tasks.discard(task)  # a task that never ran takes nothing out
             self._waiting.appendleft(current)
         while self._waiting:
             item = self._waiting.popleft()
@@ -156,26 +154,27 @@ class Answers:
 
     def start(self, exchange: Exchange, body: Buffer) -> None:
         """Hand the current request to the handler."""
-        self._task = self._connection.loop.create_task(self._answer(exchange, body))
-        self._state.tasks.add(self._task)
-
-    async def _answer(self, exchange: Exchange, body: Buffer) -> None:
         assert self._handler is not None
         assert exchange.ticket is not None
-        task, exchange.started = self._task, True
-        answer = self._handler.handle(exchange.ticket, body)
-        del body  # the handler may forget it when it is decoded
-        try:
-            reply = await answer
-        except Exception as error:
+        exchange.started = True
+        self._story = story = Story(self._handler.handle(exchange.ticket, body), self._answered)
+        self._state.tasks.add(story)  # type: ignore[arg-type] # uvicorn waits for these, and cancels them, at the end
+        story.begin()
+
+    def _answered(self, story: Story[Reply], reply: Reply | None, error: BaseException | None) -> None:
+        self._state.tasks.discard(story)
+        exchange = self.current
+        if story is not self._story or not isinstance(exchange, Exchange):
+            return  # nobody waits for this answer any more
+        self._story = None
+        if isinstance(error, Exception):
+            assert self._handler is not None
+            assert exchange.ticket is not None
             exchange.ticket.release()
             reply = self._handler.refuse(exchange.head, error)
-        except asyncio.CancelledError:
-            self._transport.close()
-            raise
-        finally:
-            self._state.tasks.discard(task)
-        self._task = None
+        if reply is None:
+            self._transport.close()  # cancelled
+            return
         self.respond(exchange, reply)
         if self._waiting:
             self.advance()

@@ -146,7 +146,7 @@ class FastPathProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._complete(exchange)
-        return b"" if self._deaf else data[missing:]
+        return data[missing:]
 
     # What the parser calls
 
@@ -240,8 +240,7 @@ class FastPathProtocol(HttpToolsProtocol):
         exchange.complete = True
         if not exchange.keep_alive:
             self._deaf = True
-        if exchange.reply is None:
-            self._answers.settle(exchange)
+        self._answers.settle(exchange)
 
     def _count(self, exchange: Exchange) -> None:
         """Account for the bytes of a chunked body: once per read, as a chunk may be one byte."""

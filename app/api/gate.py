@@ -1,5 +1,6 @@
 """The ASGI middleware that asks for tokens before any route is looked up."""
 
+from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.access import Access, door_of
@@ -20,7 +21,8 @@ class AccessGate:
         if scope["type"] == "http":
             given = next((value for name, value in scope["headers"] if name == b"authorization"), None)
             try:
-                self._access.check(door_of(scope["path"]), given)
+                # The very path that the router will look up: without the prefix under which a server mounts us.
+                self._access.check(door_of(get_route_path(scope)), given)
             except ServingError as error:
                 await send_reply(error_reply(error), send)
                 return

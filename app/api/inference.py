@@ -7,18 +7,20 @@ from math import inf
 from typing import cast
 
 from app.api.access import Access, Door
-from app.api.codec.reply import Encoder
+from app.api.codec.reply import Encoded, Encoder
 from app.api.codec.request import Decoded, Decoder
 from app.api.errors import error_reply
 from app.api.exchange import Buffer, Reply, RequestHead, Ticket
 from app.api.headers import InferHeaders, read_headers
 from app.api.limits import InFlight
-from app.domain.errors import ServingError
+from app.domain.errors import Cancelled, ServingError
 from app.engine.engine import Engine
 from app.engine.request import InferRequest, InferResult, Timings
 from app.runtime.registry import Generation
 
 logger = logging.getLogger(__name__)
+
+UNSAID = "unsaid"
 
 #: Bodies and answers up to this many bytes are decoded and encoded on the event loop: a hop costs more.
 IN_PLACE_BYTES = 65_536
@@ -40,7 +42,7 @@ class Admission:
         self._inference = inference
         self._nbytes = head.content_length or 0
         self._open = True
-        self._code: str | None = "cancelled"
+        self._code: str | None = Cancelled.reason
         self.head = head
         self.headers = headers
         self.request_id = request_id
@@ -55,17 +57,18 @@ class Admission:
             raise
         self._nbytes += nbytes
 
-    def conclude(self, code: str | None) -> None:
-        """Set how the request ended: the `code` of its error, None for an answer."""
-        self._code = code
+    def release(self, code: str | None = UNSAID, now: float | None = None) -> None:
+        """Give the place back, the first time.
 
-    def release(self) -> None:
-        """Give the place back; a request that nobody concluded counts as cancelled."""
+        `code` is that of the error the request ended with, None for an answer; a request of which nothing is said
+        was refused by `grow`, or cancelled.
+        """
         if self._open:
             self._open = False
-            inference, generation = self._inference, self.generation
+            inference, engine = self._inference, self._inference.engine
             inference.in_flight.leave(self._nbytes)
-            inference.engine.end(generation, self._code, inference.engine.clock() - self.head.received_at)
+            seconds = (engine.clock() if now is None else now) - self.head.received_at
+            engine.end(self.generation, self._code if code is UNSAID else code, seconds)
 
 
 class Inference:
@@ -99,39 +102,36 @@ class Inference:
     async def handle(self, ticket: Ticket, body: Buffer) -> Reply:
         """Answer an admitted request; every failure becomes a reply. Cancelling withdraws the request."""
         admission = cast(Admission, ticket)
-        try:
-            reply = await self._answer(admission, body)
-        except Exception as error:
-            reply = self._failed(error, admission.request_id)
-            admission.conclude(error.code if isinstance(error, ServingError) else "internal")
-        else:
-            admission.conclude(None)
-        finally:
-            admission.release()
-        return reply
-
-    async def _answer(self, admission: Admission, body: Buffer) -> Reply:
         engine, generation = self.engine, admission.generation
-        spec, header_length = generation.bundle.spec, admission.headers.header_length
-        began = engine.clock()
-        if len(body) <= IN_PLACE_BYTES:
-            decoded = self._decoder.decode(body, header_length, generation.model_id, spec)
-        else:
-            decoded = await engine.offload(self._decoder.decode, body, header_length, generation.model_id, spec)
-        decoded_at = engine.clock()
-        deadline = self._deadline(admission, decoded)
-        result = await engine.infer(InferRequest(generation, decoded.inputs, decoded_at, decoded.parameters, deadline))
-        answered_at = engine.clock()
-        if sum([array.nbytes for array in result.outputs.values()]) <= IN_PLACE_BYTES:
-            headers, buffers = self._encode(decoded, result)
-        else:
-            headers, buffers = await engine.offload(self._encode, decoded, result)
-        timings = result.timings
-        timings.decode, timings.encode = decoded_at - began, engine.clock() - answered_at
-        fresh = ((b"server-timing", server_timing(timings)), (b"x-request-id", admission.request_id))
-        return Reply(200, headers, buffers, fresh)
+        try:
+            began = engine.clock()
+            decoded = self._decode(admission, body) if len(body) <= IN_PLACE_BYTES else None
+            if decoded is None:
+                decoded = await engine.offload(self._decode, admission, body)
+            decoded_at = engine.clock()
+            deadline = self._deadline(admission, decoded)
+            result = await engine.infer(
+                InferRequest(generation, decoded.inputs, decoded_at, decoded.parameters, deadline)
+            )
+            answered_at = engine.clock()
+            small = sum([array.nbytes for array in result.outputs.values()]) <= IN_PLACE_BYTES
+            encoded = self._encode(decoded, result) if small else await engine.offload(self._encode, decoded, result)
+            timings, ended_at = result.timings, engine.clock()
+            timings.decode, timings.encode = decoded_at - began, ended_at - answered_at
+            fresh = ((b"server-timing", server_timing(timings)), (b"x-request-id", admission.request_id))
+            admission.release(None, ended_at)
+            return Reply(200, encoded.headers, encoded.body, fresh)
+        except Exception as error:
+            admission.release(error.code if isinstance(error, ServingError) else "internal")
+            return self._failed(error, admission.request_id)
+        finally:
+            admission.release()  # the caller went away: nothing was said
 
-    def _encode(self, decoded: Decoded, result: InferResult) -> tuple[tuple[tuple[bytes, bytes], ...], list[Buffer]]:
+    def _decode(self, admission: Admission, body: Buffer) -> Decoded:
+        generation = admission.generation
+        return self._decoder.decode(body, admission.headers.header_length, generation.model_id, generation.bundle.spec)
+
+    def _encode(self, decoded: Decoded, result: InferResult) -> Encoded:
         parameters: dict[str, str | int] | None = None
         if decoded.parameters or result.fallback_from is not None:
             parameters = _answer_parameters(decoded, result)

@@ -10,7 +10,8 @@ class InFlight:
         self._max_requests = max_requests
         self._max_per_model = max(max_requests // 2, 1)
         self._max_bytes = max_bytes
-        self._max_body_bytes = max_body_bytes
+        # A body that never fits must not be told to try again.
+        self._max_body_bytes = min(max_body_bytes, max_bytes)
         self.requests = 0
         self.nbytes = 0
 

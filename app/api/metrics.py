@@ -37,7 +37,15 @@ NODE_GAUGES: Mapping[str, tuple[str, Callable[[NodeStatus], float]]] = {
     "worker_device_memory_in_use_bytes": ("Device memory in use", lambda n: n.device_memory_in_use_bytes),
     "worker_device_memory_limit_bytes": ("Device memory that may be used", lambda n: n.device_memory_limit_bytes),
     "worker_hook_pool_depth": ("Jobs in the hook pool", lambda n: n.hook_pool_depth),
+    "worker_share_wait_seconds_max": (
+        "Longest wait between two dispatches of a model with a share of a tenth or more",
+        lambda n: n.share_wait_seconds_max,
+    ),
 }
+
+
+#: Upper bounds of the histogram of rows per dispatch.
+ROWS_BOUNDS = tuple(2**power for power in range(11))
 
 
 class StatusCollector(Collector):
@@ -69,6 +77,7 @@ class StatusCollector(Collector):
         yield _outcomes(serving, place)
         yield _drops(serving, place)
         yield _latency(serving, place)
+        yield _batch_rows(serving, place)
 
     def _info(self, node: NodeStatus, place: list[str]) -> Metric:
         labels = ["gpu", "worker", "discipline", "control_mode", "residency_mode", "backend"]
@@ -126,6 +135,18 @@ def _drops(models: Models, place: list[str]) -> Metric:
         for reason in sorted(set(DROP_REASONS.values())):
             counter.add_metric([model.name, *place, reason], serving.dropped.get(reason, 0))
     return counter
+
+
+def _batch_rows(models: Models, place: list[str]) -> Metric:
+    histogram = HistogramMetricFamily("worker_dispatch_batch_rows", "Rows of an execution", labels=_LABELS)
+    for model, serving in models:
+        counts = [(int(rows), times) for rows, times in serving.batch_rows.items()]
+        buckets = [
+            (bound, float(sum(times for rows, times in counts if rows <= float(bound))))
+            for bound in (*map(str, ROWS_BOUNDS), "+Inf")
+        ]
+        histogram.add_metric([model.name, *place], buckets, sum(rows * times for rows, times in counts))
+    return histogram
 
 
 def _latency(models: Models, place: list[str]) -> Metric:

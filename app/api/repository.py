@@ -2,27 +2,25 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Response
-from pydantic import BaseModel
+from fastapi import APIRouter, Request, Response
 
-from app.domain.errors import Unsupported
+from app.api.bodies import documented, read_object
+from app.domain.errors import InvalidRequest, Unsupported
 from app.engine.engine import Engine
 from app.runtime.registry import ModelState
 
-
-class IndexRequest(BaseModel):
-    """Body of `POST /v2/repository/index`; may be absent."""
-
-    ready: bool = False
+_INDEX = documented({"type": "object", "properties": {"ready": {"type": "boolean", "default": False}}}, required=False)
 
 
 def router(engine: Engine, explicit: bool) -> APIRouter:
     """The routes of this module; load and unload are legal in `explicit` mode only."""
     routes = APIRouter(tags=["V2 repository"])
 
-    @routes.post("/v2/repository/index", summary="Every model that is known, and its state")
-    async def index(body: IndexRequest | None = None) -> list[dict[str, Any]]:
-        ready_only = body is not None and body.ready
+    @routes.post("/v2/repository/index", summary="Every model that is known, and its state", openapi_extra=_INDEX)
+    async def index(request: Request) -> list[dict[str, Any]]:
+        ready_only = (await read_object(request)).get("ready", False)
+        if not isinstance(ready_only, bool):
+            raise InvalidRequest(f"'ready' must be true or false, got {ready_only!r:.100}")
         return [
             {
                 "name": name,
@@ -35,8 +33,13 @@ def router(engine: Engine, explicit: bool) -> APIRouter:
         ]
 
     @routes.post("/v2/repository/models/{model}/load", summary="Load or reload a model")
-    async def load(model: str) -> Response:
+    async def load(model: str, request: Request) -> Response:
         _require(explicit)
+        if parameters := (await read_object(request)).get("parameters"):
+            # Silence would serve another model than the one that was described.
+            raise InvalidRequest(
+                f"load parameters are not supported, got {', '.join(map(str, parameters)):.100}: change the bundle"
+            )
         await engine.load_model(model)
         return Response(status_code=200)
 

@@ -78,16 +78,18 @@ JOBS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
 
 
 def answer(line: str) -> Answer:
-    """The answer to one line; what goes wrong is part of it."""
+    """The answer to one line: what was asked for, or why it is `refused`, or why this form is `unfit`."""
     try:
         job = json.loads(line)
         return JOBS[job["job"]](job)
     except BundleError as error:
         return {"refused": error.message}
+    except (OSError, MemoryError) as error:  # a full disk says nothing about the form
+        return {"refused": f"{type(error).__name__}: {error}"}
     except NotProvedError as error:
-        return {"not_proved": str(error)}
+        return {"unfit": str(error)}
     except Exception as error:
-        return {"failed": " ".join(f"{type(error).__name__}: {error}".split())}
+        return {"unfit": " ".join(f"{type(error).__name__}: {error}".split())}
     finally:
         gc.collect()
 

@@ -27,12 +27,22 @@ _log = logging.getLogger(__name__)
 
 _CHILD_MODULE = "app.backends.compile_child"
 
+#: Signals that a process brings upon itself. What kills it from outside says nothing about what it was doing.
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+
 #: Where `app` is imported from: the child has to find the same one.
 _ROOT = Path(__file__).parents[2]
 
 
 class ChildDiedError(Exception):
-    """The compile child ended without an answer; the message says how."""
+    """The compile child ended without an answer; the message says how.
+
+    `crashed` says that it was its own doing, as against being killed or never having worked.
+    """
+
+    def __init__(self, message: str, *, crashed: bool = False) -> None:
+        super().__init__(message)
+        self.crashed = crashed
 
 
 class Compiler:
@@ -46,7 +56,7 @@ class Compiler:
     def compile(self, model_file: Path, spec: ModelSpec) -> CacheEntry:
         """The entry of a model, made if it is not there. Raises `BundleError` naming the file."""
         try:
-            model_file = model_file.resolve(strict=True)
+            model_file = model_file.absolute()
             key = self._key(model_file, spec)
             return self._cache.open(key) or self._build(key, model_file, spec)
         except OSError as error:
@@ -60,7 +70,7 @@ class Compiler:
             answer = self._ask(job="try_device")
         except (ChildDiedError, OSError) as error:
             return str(error)
-        return str(answer.get("refused") or answer.get("failed") or "")
+        return _complaint(answer) if answer else ""
 
     def close(self) -> None:
         """End the child; a compilation that is under way raises `BundleError`. Idempotent."""
@@ -72,7 +82,7 @@ class Compiler:
         if names is None:
             answer = self._ask(job="external_files", model_file=str(model_file))
             if "files" not in answer:
-                raise BundleError(_complaint(answer))
+                raise BundleError(_complaint(answer, model_file))
             names = tuple(answer["files"])
             self._cache.note_external_files(digest, names)
         return key_of(
@@ -100,9 +110,11 @@ class Compiler:
                         spec=spec_to_json(spec),
                     )
                 except ChildDiedError as error:
-                    answer = {"not_proved": str(error)}
+                    if not error.crashed:
+                        raise
+                    answer = {"unfit": str(error)}
                 if "refused" in answer:
-                    raise BundleError(_complaint(answer))
+                    raise BundleError(_complaint(answer, model_file))
                 if "entry" in answer:
                     stored = StoredEntry.from_json(answer["entry"])
                     reasons.extend([stored.reason] if stored.reason else [])
@@ -137,7 +149,8 @@ class CompileChild:
                 return result
             status = process.wait()
             if status != 0 and not self._closed:
-                raise ChildDiedError(f"the compile child {_obituary(status)}{self._last_words()}")
+                message = f"the compile child {_obituary(status)}{self._last_words()}"
+                raise ChildDiedError(message, crashed=-status in _CRASHES)
             # Status 0: it went idle in the moment in which it was asked.
         raise ChildDiedError("the compile child does not stay")
 
@@ -208,5 +221,7 @@ def _obituary(status: int) -> str:
         return f"died of signal {-status}"
 
 
-def _complaint(answer: Mapping[str, Any]) -> str:
-    return str(next(iter(answer.values())))
+def _complaint(answer: Mapping[str, Any], model_file: Path | None = None) -> str:
+    """What an answer complains of, with the file's name in it."""
+    complaint = str(next(iter(answer.values())))
+    return complaint if model_file is None or str(model_file) in complaint else f"{model_file}: {complaint}"

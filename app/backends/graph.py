@@ -95,7 +95,7 @@ def _names(wanted: set[tuple[int, ...]], roles: dict[str, set[Role]], graph: Gra
     for role in sorted(wanted):
         known = sorted(name for name, meanings in roles.items() if name and meanings == {role})
         stem = "batch" if role == _BATCH else "extent_" + "_".join(map(str, role))
-        names[role] = known[0] if False else next(n for n in _candidates(stem) if n not in taken)
+        names[role] = known[0] if known else next(n for n in _candidates(stem) if n not in taken)
     return names
 
 
@@ -135,7 +135,7 @@ def _check_fixed(dim: onnx.TensorShapeProto.Dimension, role: Role, spec: ModelSp
     """An extent that the graph fixes has to be the declared one."""
     if role is None or not dim.HasField("dim_value"):
         return
-    wanted = {size for variant in spec.variants for size in variant.compiled_sizes} if role == _BATCH else set(role)
+    wanted = {size for variant in spec.variants for size in spec.sizes(variant.key)} if role == _BATCH else set(role)
     if not wanted <= {dim.dim_value}:
         what = "the batch, of sizes" if role == _BATCH else "variable, of extents"
         raise BundleError(

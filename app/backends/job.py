@@ -10,6 +10,7 @@ from app.domain.tensors import TensorSpec
 def spec_to_json(spec: ModelSpec) -> dict[str, Any]:
     """What compiling depends on, and no more: a changed description compiles nothing anew."""
     return {
+        "batching": spec.batching,
         "inputs": [_tensor_to_json(tensor) for tensor in spec.inputs],
         "outputs": [_tensor_to_json(tensor) for tensor in spec.outputs],
         "variants": [
@@ -27,6 +28,7 @@ def spec_from_json(data: Mapping[str, Any]) -> ModelSpec:
     """The part of a specification that `spec_to_json` keeps."""
     return ModelSpec(
         name="",
+        batching=data["batching"],
         inputs=tuple(_tensor_from_json(tensor) for tensor in data["inputs"]),
         outputs=tuple(_tensor_from_json(tensor) for tensor in data["outputs"]),
         variants=tuple(

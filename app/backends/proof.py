@@ -58,8 +58,9 @@ class Reference:
     def _collect(self) -> Iterator[Case]:
         """The cases that can be compared. Raises `BundleError` for a size that cannot run where others can."""
         for variant in self._spec.variants:
-            cases = [self._case(variant, size, size) for size in variant.compiled_sizes]
-            failed = [size for size, case in zip(variant.compiled_sizes, cases, strict=True) if case is None]
+            sizes = self._spec.sizes(variant.key)
+            cases = [self._case(variant, size, size) for size in sizes]
+            failed = [size for size, case in zip(sizes, cases, strict=True) if case is None]
             if failed and len(failed) < len(cases):
                 raise BundleError(
                     f"variant {variant.key!r} cannot run at batch size {failed[0]} "

@@ -112,9 +112,9 @@ class EndpointsConfig(_Frozen):
     """How long an idle connection stays open."""
     fast_path: bool = True
     """Take inference requests before the ASGI stack."""
-    api_token: SecretStr | None = None
+    api_token: Annotated[SecretStr, Field(min_length=1)] | None = None
     """Bearer token for inference, metadata, status and docs; none by default."""
-    admin_token: SecretStr | None = None
+    admin_token: Annotated[SecretStr, Field(min_length=1)] | None = None
     """Bearer token for the admin routes; by default one is made at start and kept in a file."""
     ssl_certfile: str | None = None
     """PEM certificate chain; turns TLS on."""

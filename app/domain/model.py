@@ -149,15 +149,19 @@ class ModelSpec:
         return MergeKey(variant, extents, b"".join(array.tobytes() for array in constants))
 
     def variant_of(self, tensors: Tensors) -> str:
-        """The variant whose dims these tensors have. Raises `ShapeNotCompiled` naming input and shape."""
+        """The variant whose dims these tensors have. Raises `ShapeNotCompiled` naming inputs and shapes."""
         for variant in self.variants:
             if all(tensors[name].shape[axis] == extent for (name, axis), extent in variant.dims.items()):
                 return variant.key
-        name, axis = next(iter(self.variants[0].dims))
-        raise ShapeNotCompiled(
-            f"no compiled program for input shape {list(tensors[name].shape)} of input {name!r}; axis {axis} may be "
-            f"{sorted({variant.dims[name, axis] for variant in self.variants})}"
-        )
+        names = dict.fromkeys(name for name, _ in self.variants[0].dims)
+        given = " and ".join(f"{list(tensors[name].shape)} of input {name!r}" for name in names)
+        compiled = ", ".join(" and ".join(self._compiled_shape(name, each) for name in names) for each in self.variants)
+        raise ShapeNotCompiled(f"no compiled program for input shape {given}; compiled are {compiled}")
+
+    def _compiled_shape(self, name: str, variant: Variant) -> str:
+        """The shape of an input under one variant, the batch and the free axes as -1."""
+        shape = self.inputs_by_name[name].shape
+        return str([variant.dims.get((name, axis), extent) for axis, extent in enumerate(shape)])
 
     @cached_property
     def _batched_inputs(self) -> tuple[TensorSpec, ...]:

@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
 from math import inf
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from app.domain.config import ModelPolicy
-from app.domain.errors import DeadlineExceeded, HookFailed, InvalidRequest, ServingError, ShuttingDown
+from app.domain.errors import HookFailed, InvalidRequest, ServingError, ShuttingDown
 from app.domain.model import ModelSpec
 from app.domain.tensors import Tensors, TensorSpec
+from app.engine.expiry import Expiry
 from app.engine.leases import Leases
 from app.engine.request import InferRequest, InferResult, Timings
 from app.repository.hooks import Hook, HookContext
@@ -27,6 +28,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+
+class Watch(Protocol):
+    """Lets a deadline fail the future that a request is about to await."""
+
+    def __call__(self, future: asyncio.Future[T], /) -> asyncio.Future[T]: ...
+
+
+def _unwatched(future: asyncio.Future[T], /) -> asyncio.Future[T]:
+    return future
 
 
 class Engine:
@@ -70,39 +81,40 @@ class Engine:
         generation.account.close(code, seconds)
         self.leases.give_back(generation)
 
-    async def infer(self, request: InferRequest) -> InferResult:
+    def infer(self, request: InferRequest) -> Coroutine[Any, Any, InferResult]:
         """Answer one request. Raises a `ServingError`; a cancelled call withdraws what is queued."""
-        if request.deadline == inf:
-            return await self._story(request)
-        try:
-            async with asyncio.timeout(request.deadline - self.clock()):
-                return await self._story(request)
-        except TimeoutError:
-            raise DeadlineExceeded("the deadline passed before the answer was ready") from None
+        return self._story(request) if request.deadline == inf else self._until_deadline(request)
 
-    async def offload(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def offload(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Run a large decode or encode in the hook pool."""
-        return await self._hooks.run(fn, *args, **kwargs)
+        return self._hooks.run(fn, *args, **kwargs)
 
-    async def _story(self, request: InferRequest) -> InferResult:
+    async def _until_deadline(self, request: InferRequest) -> InferResult:
+        expiry = Expiry(request.deadline - self.clock())
+        try:
+            return await self._story(request, expiry.watch)
+        finally:
+            expiry.cancel()
+
+    async def _story(self, request: InferRequest, watch: Watch = _unwatched) -> InferResult:
         generation, inputs, now, parameters, deadline = request
         bundle, timings = generation.bundle, Timings()
         spec, hooks = bundle.spec, bundle.hooks
         plain = hooks.preprocess is None and hooks.postprocess is None
         context = None if plain else HookContext(spec.name, parameters, deadline)
         if context is not None and hooks.preprocess is not None:
-            inputs = await self._hooks.run(_preprocess, hooks.preprocess, inputs, context, spec)
+            inputs = await watch(self._hooks.run(_preprocess, hooks.preprocess, inputs, context, spec))
             now, begun = self.clock(), now
             timings.preprocess = now - begun
         pieces = self._pieces(request, inputs, now)
-        parts = await self._execute(pieces)
+        parts = await self._execute(pieces, watch)
         outputs = parts[0].outputs
         if len(parts) > 1:
-            outputs = await self._hooks.run(batch.join, [part.outputs for part in parts], spec.outputs)
+            outputs = await watch(self._hooks.run(batch.join, [part.outputs for part in parts], spec.outputs))
         facts = _account_for(parts, now, timings)
         if context is not None and hooks.postprocess is not None:
             begun = self.clock()
-            outputs = await self._hooks.run(_postprocess, hooks.postprocess, outputs, context, spec)
+            outputs = await watch(self._hooks.run(_postprocess, hooks.postprocess, outputs, context, spec))
             timings.postprocess = self.clock() - begun
         return InferResult(generation, outputs, timings, facts.rows, facts.size)
 
@@ -113,31 +125,21 @@ class Engine:
         rows = spec.rows_of(inputs)
         key = spec.merge_key(inputs, next(self._tokens))
         largest = spec.largest(key.variant)
+        new_future = asyncio.get_running_loop().create_future
         if largest is None or rows <= largest:
-            cuts, parts = [rows], [inputs]
-        elif _keeps_rows(request, rows):
-            cuts = split_rows(rows, largest)
-            parts = list(batch.cut(inputs, spec.inputs, cuts))
-        else:
+            return [PendingRequest(generation.model_id, key, rows, now, request.deadline, inputs, new_future())]
+        if not _keeps_rows(request, rows):
             raise InvalidRequest(
                 f"model {spec.name!r}: {rows} rows are more than the largest compiled batch size {largest}, and the "
                 f"preprocess hook changes the number of rows, so the request cannot be split"
             )
-        loop = asyncio.get_running_loop()
+        cuts = split_rows(rows, largest)
         return [
-            PendingRequest(
-                model_id=generation.model_id,
-                merge_key=key,
-                rows=piece,
-                enqueued_at=now,
-                deadline=request.deadline,
-                inputs=part,
-                future=loop.create_future(),
-            )
-            for piece, part in zip(cuts, parts, strict=True)
+            PendingRequest(generation.model_id, key, piece, now, request.deadline, part, new_future())
+            for piece, part in zip(cuts, batch.cut(inputs, spec.inputs, cuts), strict=True)
         ]
 
-    async def _execute(self, pieces: list[PendingRequest]) -> list[Part]:
+    async def _execute(self, pieces: list[PendingRequest], watch: Watch) -> list[Part]:
         """Queue the pieces and await them all; when one fails, or the caller goes, the others are withdrawn."""
         self._dispatcher.submit(pieces, pieces[0].enqueued_at, wake=False)
         if not self._waking:
@@ -146,7 +148,7 @@ class Engine:
             asyncio.get_running_loop().call_soon(self._wake)
         futures = [cast("asyncio.Future[Part]", piece.future) for piece in pieces]
         try:
-            return [await futures[0]] if len(futures) == 1 else await asyncio.gather(*futures)
+            return [await watch(futures[0])] if len(futures) == 1 else await watch(asyncio.gather(*futures))
         except BaseException:
             self._dispatcher.withdraw(pieces)
             for future in futures:
@@ -182,6 +184,12 @@ class Engine:
     def refuse(self) -> None:
         """Take no new requests; what was admitted goes on."""
         self._refusing = True
+
+    def give_up(self) -> None:
+        """Answer everything that is still in flight with `shutdown`."""
+        error = ShuttingDown("the server shut down before the answer was ready")
+        self._dispatcher.give_up(error)
+        self._hooks.give_up(error)
 
     async def idle(self, seconds: float) -> bool:
         """Wait until no request is in flight, at most so long; whether it came to that."""

@@ -37,6 +37,8 @@ class Leases:
 
     async def wait_idle(self) -> None:
         """Wait until no request is in flight."""
-        self._idle = asyncio.Event()
-        if self.total:
+        if self._idle is None:
+            self._idle = asyncio.Event()
+        while self.total:
+            self._idle.clear()
             await self._idle.wait()

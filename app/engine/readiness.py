@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping
 
 from app.runtime.registry import ModelEntry, ModelState
 
-_SETTLED = (ModelState.READY, ModelState.UNAVAILABLE)
-
 
 class Readiness:
     """Event loop only. One bad bundle never makes the server unready; a missing required model does, at the start."""
@@ -17,7 +15,7 @@ class Readiness:
         self.draining = False
 
     def expect(self, names: Iterable[str]) -> None:
-        """The models of the start are known (any thread: one assignment)."""
+        """The models of the start are known and have a state (any thread: one assignment)."""
         self._expected = frozenset(names)
 
     def ready(self, entries: Mapping[str, ModelEntry], alive: bool) -> bool:
@@ -29,10 +27,14 @@ class Readiness:
         return self._reached
 
     def _settled(self, entries: Mapping[str, ModelEntry]) -> bool:
+        """Whether no model of the start is still loading and all required ones serve.
+
+        One that is gone again, or has another name by now, keeps nobody waiting.
+        """
         expected = self._expected
         if expected is None:
             return False
         states = {name: entry.state for name, entry in entries.items()}
-        return all(states.get(name) in _SETTLED for name in expected) and all(
+        return all(states.get(name) is not ModelState.LOADING for name in expected) and all(
             states.get(name) is ModelState.READY for name in self._required
         )

@@ -1,7 +1,9 @@
 """What a gateway and an operator read: the node and every model, in one frozen snapshot."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from app.backends.base import Backend
 from app.domain.model import ModelSpec
@@ -11,7 +13,7 @@ from app.runtime.hook_pool import HookPool
 from app.runtime.registry import ModelEntry, ModelRegistry
 from app.runtime.watcher import RepositoryWatcher
 from app.runtime.weights import ResidentModel, WeightCache
-from app.scheduling.stats import ModelStats
+from app.scheduling.stats import ModelStats, SchedulerStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class NodeStatus:
     alive: bool
     queue_depth: int
     hook_pool_depth: int
+    share_wait_seconds_max: float
     device_memory_in_use_bytes: int
     device_memory_limit_bytes: int
     resident_weight_bytes: int
@@ -109,7 +112,7 @@ class StatusReader:
 
     def read(self) -> NodeStatus:
         """The snapshot now."""
-        stats = self._dispatcher.stats()
+        entries, stats = self._consistent()
         memory = self._backend.memory()
         resident = {model.model_id: model for model in self._weights.snapshot()}
         return NodeStatus(
@@ -120,12 +123,26 @@ class StatusReader:
             alive=self._dispatcher.alive,
             queue_depth=stats.queue_depth,
             hook_pool_depth=self._hooks.depth,
+            share_wait_seconds_max=stats.share_wait_seconds_max,
             device_memory_in_use_bytes=memory.in_use,
             device_memory_limit_bytes=memory.limit,
             resident_weight_bytes=sum(model.weight_bytes for model in resident.values()),
-            problems={str(path): fault for path, fault in self._watcher.problems.items()},
-            models=tuple(_model(entry, stats.models, resident) for _, entry in sorted(self._registry.entries.items())),
+            problems={_readable(path): fault for path, fault in self._watcher.problems.items()},
+            models=tuple(_model(entry, stats.models, resident) for _, entry in sorted(entries.items())),
         )
+
+    def _consistent(self) -> tuple[Mapping[str, ModelEntry], SchedulerStats]:
+        """Registry and counters as of one instant: a model that is being swapped is never missed."""
+        while True:
+            entries = self._registry.entries
+            stats = self._dispatcher.stats()
+            if self._registry.entries is entries:
+                return entries, stats
+
+
+def _readable(path: Path) -> str:
+    """A path as text, also where its bytes are no UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _model(entry: ModelEntry, stats: Mapping[str, ModelStats], resident: Mapping[str, ResidentModel]) -> ModelStatus:

@@ -11,6 +11,7 @@ LATENCY_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 DROP_REASONS = {
     "deadline_exceeded": "expired_queue",
     "deadline_infeasible": "infeasible_admission",
+    "infeasible_dispatch": "infeasible_dispatch",
     "queue_full": "queue_full",
     "cancelled": "cancelled",
     "shutdown": "shutdown",

@@ -2,22 +2,23 @@
 
 import concurrent.futures
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
 from app.domain.config import ModelPolicy
-from app.domain.errors import ModelNotFound, ModelUnavailable, ServingError
+from app.domain.errors import ModelNotFound, ModelUnavailable, ServingError, ShuttingDown
 from app.runtime import warmup
 from app.runtime.accounts import Account
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.executor import Executor
 from app.runtime.loader import Loader, PreparedBundle
-from app.runtime.pending import fail
+from app.runtime.pending import PendingRequest, fail
 from app.runtime.registry import Generation, ModelEntry, ModelRegistry, ModelState
 from app.runtime.weights import WeightCache
+from app.scheduling.scheduler import Scheduler
 
 T = TypeVar("T")
 
@@ -88,29 +89,29 @@ class Control:
         """Stop serving a model whose bundle is gone, and forget its name."""
         return self._dispatcher.call(lambda: self._unload(name, None))
 
-    def announce(self, names: Sequence[str]) -> None:
-        """Models that are known and not loaded."""
+    def announce(
+        self, known: Iterable[str], starting: Sequence[str], on_announced: Callable[[Iterable[str]], None]
+    ) -> None:
+        """Enter models that are known and not loaded, and those about to be; `on_announced` is then told the latter."""
 
         def apply() -> None:
-            self._registry.replace((), [ModelEntry(name, ModelState.UNAVAILABLE, "not loaded") for name in names])
+            idle = [ModelEntry(name, ModelState.UNAVAILABLE, "not loaded") for name in known]
+            self._registry.replace((), [*idle, *[ModelEntry(name, ModelState.LOADING) for name in starting]])
+            on_announced(starting)
 
-        if names:
-            self._dispatcher.call(apply)
+        self._dispatcher.call(apply)
+
+    def serves(self, name: str) -> bool:
+        """Whether requests for the name are answered, as of the commands that have been carried out."""
+        entry = self._registry.entries.get(name)
+        return entry is not None and entry.generation is not None
 
     def rename_models(self, pairs: Sequence[tuple[str, str]]) -> concurrent.futures.Future[None]:
-        """Rename (old, new) in place, all at once, so that chains and rings work: queues and counters ride along."""
+        """Rename (old, new) in place, all at once, so that chains and rings work: queues and counters ride along.
 
-        def apply() -> None:
-            entries = self._registry.entries
-            moved = [_renamed(entries[old], new) for old, new in pairs if old in entries]
-            with self._dispatcher.locked() as scheduler:
-                for entry in moved:
-                    if entry.generation is not None:
-                        scheduler.rename_model(entry.generation.model_id, entry.name)
-            self._registry.replace([old for old, _ in pairs], moved)
-            logger.info("models renamed: %s", ", ".join(f"{old} -> {new}" for old, new in pairs))
-
-        return self._dispatcher.call(apply)
+        A generation whose name another one takes is retired, as by a reload.
+        """
+        return self._dispatcher.call(lambda: self._rename(pairs))
 
     def free(self, generation: Generation) -> None:
         """Take a retired generation off the device, after the commands already queued (any thread)."""
@@ -127,16 +128,22 @@ class Control:
         try:
             loaded = self._loader.prepare(path)
             model = self._on_dispatcher(lambda: self._weights.put(model_id, loaded.prepared))
-            costs = warmup.warm_up(model, loaded.bundle.spec, self._on_dispatcher, self._clock)
+            bundle = loaded.bundle
+            costs = warmup.warm_up(model, bundle.spec, bundle.sample, self._between_dispatches, self._clock)
             self._on_dispatcher(lambda: self._commit(name, model_id, change, loaded, costs))
         except Exception as error:
             reason = error.message if isinstance(error, ServingError) else f"{type(error).__name__}: {error}"
-            logger.error("model %s: load failed: %s", name, reason, exc_info=not isinstance(error, ServingError))
+            if not isinstance(error, ShuttingDown):
+                logger.error("model %s: load failed: %s", name, reason, exc_info=not isinstance(error, ServingError))
             self._on_dispatcher(lambda: self._abandon(name, model_id, change, reason))
             raise
 
     def _on_dispatcher(self, command: Callable[[], T]) -> T:
         return self._dispatcher.call(command).result()
+
+    def _between_dispatches(self, command: Callable[[], T]) -> T:
+        self._loader.check()
+        return self._on_dispatcher(command)
 
     # dispatcher thread
 
@@ -150,19 +157,21 @@ class Control:
     def _commit(self, name: str, model_id: str, change: int, loaded: PreparedBundle, costs: warmup.Costs) -> None:
         if self._wanted.get(name) != change:
             raise ModelUnavailable(f"the load of model {name!r} was overtaken by a later change")
-        spec, policy = loaded.bundle.spec, self._policy_of(name)
+        spec = loaded.bundle.spec
         entry = self._registry.entries.get(name)
         old = entry.generation if entry is not None else None
-        self._executor.add_model(model_id, spec, policy.padding)
+        generation = Generation(model_id, loaded.bundle, Account() if old is None else old.account)
         now = self._clock()
+        # Registry and scheduler change together, so that whoever reads the one and then the other can tell.
         with self._dispatcher.locked() as scheduler:
+            policy = self._policy_of(name) if old is None else scheduler.policy(old.model_id)
             scheduler.add_model(model_id, spec, policy)
-            if old is not None:
-                scheduler.carry_over(old.model_id, model_id)
             for (variant, size), seconds in costs.items():
                 scheduler.seed_cost(model_id, variant, size, seconds, now)
-        account = Account() if old is None else old.account
-        self._registry.put(ModelEntry(name, ModelState.READY, "", Generation(model_id, loaded.bundle, account)))
+            if old is not None:
+                scheduler.carry_over(old.model_id, model_id)
+            self._executor.add_model(model_id, spec, policy.padding)
+            self._registry.put(ModelEntry(name, ModelState.READY, "", generation))
         logger.info("model %s: ready as %s, %d bytes of weights", name, loaded.entry.form, loaded.entry.weight_bytes)
         if old is not None:
             self.on_retired(old)
@@ -172,6 +181,32 @@ class Control:
         self._weights.drop(model_id)
         if self._wanted.get(name) == change:
             self._mark(name, ModelState.UNAVAILABLE, reason)
+
+    def _rename(self, pairs: Sequence[tuple[str, str]]) -> None:
+        entries = self._registry.entries
+        moved = [(old, _renamed(entries[old], new)) for old, new in pairs if old in entries]
+        for name in {name for pair in pairs for name in pair}:
+            self._wanted.pop(name, None)
+        taken = {new for _, new in pairs} - {old for old, _ in pairs}
+        with self._dispatcher.locked() as scheduler:
+            for old, entry in moved:
+                if entry.generation is not None:
+                    scheduler.rename_model(entry.generation.model_id, entry.name)
+                    self._rename_policy(scheduler, entry.generation, old, entry.name)
+            self._registry.replace([old for old, _ in pairs], [entry for _, entry in moved])
+        logger.info("models renamed: %s", ", ".join(f"{old} -> {new}" for old, new in pairs))
+        for name in taken & entries.keys():
+            displaced = entries[name].generation
+            if displaced is not None:
+                self.on_retired(displaced)
+
+    def _rename_policy(self, scheduler: Scheduler[PendingRequest], generation: Generation, old: str, new: str) -> None:
+        """Under the lock: a policy as configured for the old name becomes that of the new; a changed one stays."""
+        policy = scheduler.policy(generation.model_id)
+        if policy == self._policy_of(old):
+            policy = self._policy_of(new)
+            scheduler.set_policy(generation.model_id, policy)
+        self._executor.add_model(generation.model_id, generation.bundle.spec, policy.padding)
 
     def _unload(self, name: str, left: ModelEntry | None) -> None:
         entry = self._registry.entries.get(name)

@@ -36,7 +36,8 @@ class Dispatcher:
         self._scheduler = scheduler  # under _cond
         self._executor = executor  # dispatcher thread
         self._clock = clock
-        self._cond = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._cond = threading.Condition(self._lock)  # the same lock: entering it through the condition is Python code
         self._commands: deque[Callable[[], None]] = deque()  # under _cond
         self._sleeping = False  # under _cond
         self._woken = False  # under _cond: something came since the last decision
@@ -53,7 +54,7 @@ class Dispatcher:
         With `wake` False a sleeping dispatcher sleeps on until `wake()`: a caller that has more to submit spares it
         a turn, and each turn of the dispatcher costs the event loop the interpreter.
         """
-        with self._cond:
+        with self._lock:
             if self._stopped:
                 raise ShuttingDown("the server is shutting down")
             self._scheduler.enqueue(requests, now)
@@ -64,13 +65,13 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Make the thread look at what was submitted."""
-        with self._cond:
+        with self._lock:
             self._wake()
 
     def withdraw(self, requests: Sequence[PendingRequest]) -> tuple[PendingRequest, ...]:
         """Take requests out of their queues; those that are returned will not run and are the caller's to answer."""
         now = self._clock()
-        with self._cond:
+        with self._lock:
             return self._scheduler.withdraw(requests, now)
 
     def call(self, command: Callable[[], T]) -> concurrent.futures.Future[T]:
@@ -87,7 +88,7 @@ class Dispatcher:
             else:
                 future.set_result(result)
 
-        with self._cond:
+        with self._lock:
             if self._stopped:
                 future.set_exception(ShuttingDown("the server is shutting down"))
             else:
@@ -98,14 +99,14 @@ class Dispatcher:
     @contextmanager
     def locked(self) -> Iterator[Scheduler[PendingRequest]]:
         """The scheduler, under the lock. Nothing slow and nothing foreign belongs in the block."""
-        with self._cond:
+        with self._lock:
             yield self._scheduler
             self._wake()
 
     def stats(self) -> SchedulerStats:
         """One consistent snapshot of counters and averages."""
         now = self._clock()
-        with self._cond:
+        with self._lock:
             return self._scheduler.stats(now)
 
     @property
@@ -117,21 +118,28 @@ class Dispatcher:
         """Start the thread."""
         self._thread.start()
 
+    def give_up(self, error: ServingError) -> None:
+        """Fail everything queued and everything running; the execution that runs ends unheard."""
+        self._fail_queued(error)
+        fail(self._running, error)
+
     def stop(self, timeout: float) -> None:
         """End the thread after its running execution, waiting so many seconds; what is queued fails with `shutdown`."""
-        with self._cond:
+        with self._lock:
             self._stopped = True
             self._wake()
         if self._thread.ident is not None:
             self._thread.join(timeout)
         self._fail_queued(ShuttingDown("the server is shutting down"))
+        if not self._thread.is_alive():  # else they are its to run, when its execution ends
+            self._run_commands()
 
     # dispatcher thread
 
     def step(self) -> float:
         """One turn, without waiting: commands, else at most one dispatch. Returns when to look again."""
         now = self._clock()
-        with self._cond:
+        with self._lock:
             self._woken = False
             commands = tuple(self._commands)
             self._commands.clear()
@@ -150,7 +158,7 @@ class Dispatcher:
         self._running = ()
         if seconds is not None:
             now = self._clock()
-            with self._cond:
+            with self._lock:
                 self._scheduler.record(dispatch, seconds, now)
         return NOW
 
@@ -161,15 +169,16 @@ class Dispatcher:
         except BaseException as error:  # never swallowed: the process turns not-live
             logger.critical("the dispatcher died", exc_info=error)
             self._failure = error
-            with self._cond:
+            with self._lock:
                 self._stopped = True
             died = ServingError("the dispatcher died; the process must be restarted")
             fail(self._running, died)
             self._fail_queued(died)
+            self._run_commands()
 
     def _wait_until(self, wake_at: float) -> bool:
         """Sleep until `wake_at` or until something comes; False when the thread is to end."""
-        with self._cond:
+        with self._lock:
             while not self._woken and not self._stopped:
                 seconds = wake_at - self._clock()
                 if seconds <= 0:
@@ -186,10 +195,14 @@ class Dispatcher:
             self._sleeping = False
             self._cond.notify()
 
-    def _fail_queued(self, error: ServingError) -> None:
-        with self._cond:
-            orphans = self._scheduler.drain()
+    def _run_commands(self) -> None:
+        """Run what was asked for before the end: somebody waits for each."""
+        with self._lock:
             commands, self._commands = self._commands, deque()
-        fail(orphans, error)
         for command in commands:
             command()
+
+    def _fail_queued(self, error: ServingError) -> None:
+        with self._lock:
+            orphans = self._scheduler.drain()
+        fail(orphans, error)

@@ -3,7 +3,10 @@
 import asyncio
 import concurrent.futures
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
+
+from app.domain.errors import ServingError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -15,24 +18,58 @@ class HookPool:
     def __init__(self, name: str, threads: int) -> None:
         self._executor = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._waiting = 0
+        self._awaited: set[asyncio.Future[Any]] = set()
 
     @property
     def depth(self) -> int:
         """Jobs handed over and not finished (event loop)."""
         return self._waiting
 
-    async def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `fn` in the pool and await it (event loop). A cancelled job that has not begun is not begun."""
+    def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """Run `fn` in the pool (event loop). A job whose future is settled early is not begun, or its result unused."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        job = self._executor.submit(fn, *args, **kwargs)
         self._waiting += 1
-        try:
-            return await asyncio.wrap_future(self._executor.submit(fn, *args, **kwargs))
-        finally:
+
+        def settle() -> None:
             self._waiting -= 1
+            if future.done():
+                return
+            if job.cancelled():
+                future.cancel()
+            elif (error := job.exception()) is not None:
+                future.set_exception(_ordinary(error))
+            else:
+                future.set_result(job.result())
+
+        def finished(_: concurrent.futures.Future[T]) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(settle)
+
+        self._awaited.add(future)
+        future.add_done_callback(self._awaited.discard)
+        future.add_done_callback(lambda _: job.cancel())
+        job.add_done_callback(finished)
+        return future
 
     def submit(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
         """Run `fn` in the pool (any thread)."""
         return self._executor.submit(fn, *args, **kwargs)
 
-    def stop(self) -> None:
-        """Drop what has not begun and join the threads."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+    def give_up(self, error: ServingError) -> None:
+        """Fail every future that somebody awaits (event loop); a job that runs is let run."""
+        for future in tuple(self._awaited):
+            if not future.done():
+                future.set_exception(type(error)(error.message, reason=error.code))
+
+    def stop(self, *, wait: bool = True) -> None:
+        """Drop what has not begun; with `wait`, join the threads."""
+        self._executor.shutdown(wait=wait, cancel_futures=True)
+
+
+def _ordinary(error: BaseException) -> Exception:
+    """The error as the event loop may see it: user code that exits, or cancels itself, fails its own request alone."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")

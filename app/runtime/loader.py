@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from app.backends.base import Backend, CacheEntry, Prepared
-from app.domain.errors import Unsupported
+from app.domain.errors import BundleError, ShuttingDown, Unsupported
 from app.repository.bundle import Bundle, load_bundle
 
 P = ParamSpec("P")
@@ -29,19 +29,44 @@ class Loader:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="loader")
+        self._stopping = False
 
     def submit(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
-        """Run a job on the loader thread (any thread)."""
-        return self._executor.submit(job, *args, **kwargs)
+        """Run a job on the loader thread (any thread). The future raises `ShuttingDown` once the loader stops."""
+
+        def run() -> T:
+            self.check()
+            return job(*args, **kwargs)
+
+        try:
+            return self._executor.submit(run)
+        except RuntimeError:  # it has stopped
+            refused: concurrent.futures.Future[T] = concurrent.futures.Future()
+            refused.set_exception(ShuttingDown("the server is shutting down"))
+            return refused
+
+    def check(self) -> None:
+        """Raise `ShuttingDown` once the loader is to stop (any thread): a load looks between its steps."""
+        if self._stopping:
+            raise ShuttingDown("the server is shutting down")
 
     def prepare(self, path: Path) -> PreparedBundle:
-        """Read, compile and map a bundle (loader thread). Raises `BundleError`."""
+        """Read, compile and map a bundle (loader thread). Raises `BundleError`, or `ShuttingDown` when stopped."""
         bundle = load_bundle(path)
         if bundle.model_file is None:
             raise Unsupported(f"{path}: meta models are not served by this version")
-        entry = self._backend.compile(bundle.model_file, bundle.spec)
+        try:
+            entry = self._backend.compile(bundle.model_file, bundle.spec)
+        except BundleError:
+            self.check()
+            raise
         return PreparedBundle(bundle, entry, self._backend.prepare(entry, bundle.spec))
 
     def stop(self) -> None:
-        """Drop what has not begun and join the thread."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        """Drop what has not begun, end a compilation under way, and join the thread.
+
+        What is dropped fails: a future that an executor cancels would leave those hanging who wait for several.
+        """
+        self._stopping = True
+        self._backend.close()
+        self._executor.shutdown(wait=True)

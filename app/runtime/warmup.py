@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from app.backends.base import LoadedModel
-from app.domain.errors import ServingError
+from app.domain.errors import ShuttingDown
 from app.domain.model import ModelSpec, Variant
 from app.domain.tensors import Array, Tensors, TensorSpec
 
@@ -27,25 +27,32 @@ def shapes(spec: ModelSpec) -> Iterator[Shape]:
             yield variant.key, size
 
 
-def probe_inputs(spec: ModelSpec, variant: str, size: int) -> Tensors:
-    """Zero inputs (empty strings for BYTES) of one variant and batch size."""
-    return {tensor.name: _zeros(tensor, spec.variants_by_key[variant], size) for tensor in spec.inputs}
+def probe_inputs(spec: ModelSpec, variant: str, size: int, sample: Tensors | None = None) -> Tensors:
+    """Inputs of one variant and batch size: the rows of `sample`, in turn, where it has the variant's shape.
+
+    Else zeros (empty strings for BYTES), with a guess for the free axes, on which the cost depends.
+    """
+    dims = spec.variants_by_key[variant].dims
+    if sample is None or any(sample[name].shape[axis] != extent for (name, axis), extent in dims.items()):
+        return {tensor.name: _zeros(tensor, spec.variants_by_key[variant], size) for tensor in spec.inputs}
+    return {tensor.name: _rows(sample[tensor.name], tensor, size) for tensor in spec.inputs}
 
 
 def warm_up(
     model: LoadedModel,
     spec: ModelSpec,
+    sample: Tensors | None,
     on_device: Callable[[Callable[[], float]], float],
     clock: Callable[[], float],
 ) -> Costs:
     """Run every (variant, size) twice and return the seconds of each second run.
 
     `on_device` runs its argument on the dispatcher thread and waits: each run is a command of its own, so loading
-    holds the device no longer than one execution. A failing probe is logged and seeds nothing.
+    holds the device no longer than one execution. A failing probe is logged and seeds nothing. Raises `ShuttingDown`.
     """
     costs: dict[Shape, float] = {}
     for variant, size in shapes(spec):
-        inputs = probe_inputs(spec, variant, size)
+        inputs = probe_inputs(spec, variant, size, sample)
 
         def run(variant: str = variant, size: int = size, inputs: Tensors = inputs) -> float:
             begun = clock()
@@ -55,9 +62,19 @@ def warm_up(
         try:
             on_device(run)
             costs[variant, size] = on_device(run)
-        except ServingError as error:
+        except ShuttingDown:
+            raise
+        except Exception as error:
             logger.warning("model %s: probe of variant %r size %d failed: %s", spec.name, variant, size, error)
     return costs
+
+
+def _rows(array: Array, tensor: TensorSpec, size: int) -> Array:
+    """The array with `size` rows, contiguous; as it is where there is no batch axis."""
+    if tensor.batch_axis is None:
+        return np.array(array, order="C")
+    rows: Array = array.take(np.arange(size) % array.shape[tensor.batch_axis], tensor.batch_axis)
+    return rows
 
 
 def _zeros(tensor: TensorSpec, variant: Variant, size: int) -> Array:

@@ -20,7 +20,7 @@ class RepositoryWatcher:
     """One thread, named `watcher`. It loads the models of the start, then looks again every `poll_seconds`.
 
     `poll_seconds` None looks once. After the start a change counts when two looks saw the same files, so a bundle
-    that is being copied waits. `on_started` is told the names of the start, before they load.
+    that is being copied waits. `on_started` is told the names of the start (dispatcher thread), before they load.
     """
 
     def __init__(
@@ -71,8 +71,7 @@ class RepositoryWatcher:
         self._last = self._look()
         self._applied = dict(self._last.bundles)
         names = [name for name in self._applied if _matches(name, self._startup)]
-        self._control.announce([name for name in self._applied if name not in names])
-        self._on_started(names)
+        self._control.announce(self._applied.keys() - names, names, self._on_started)
         return [self._control.load_model(name, self._applied[name].path) for name in names]
 
     def look_again(self) -> list[Pending]:
@@ -92,21 +91,25 @@ class RepositoryWatcher:
         return now if now == last.bundles.get(name) else self._applied.get(name)
 
     def _carry_out(self, changes: Sequence[Change]) -> list[Pending]:
-        pending: list[Pending] = []
-        renames = [(change.name, change.to) for change in changes if isinstance(change, Renamed)]
-        pending += [self._control.remove_model(change.name) for change in changes if isinstance(change, Removed)]
-        if renames:
-            pending.append(self._control.rename_models(renames))
-        for change in changes:
-            if isinstance(change, Added | Changed):
-                pending.append(self._control.load_model(change.name, change.path))
-        return pending
+        """Removals, then renames, then loads. What takes a name over replaces what had it, without a gap."""
+        control = self._control
+        renames = [change for change in changes if isinstance(change, Renamed)]
+        kept = [change for change in renames if control.serves(change.name)]
+        loads = [(change.name, change.path) for change in changes if isinstance(change, Added | Changed)]
+        # One that does not serve, perhaps since it was renamed while it was read, has another try.
+        loads += [(change.to, change.path) for change in renames if change not in kept]
+        gone = {change.name for change in changes if isinstance(change, Removed | Renamed) and change not in kept}
+        pending = [control.remove_model(name) for name in sorted(gone - {change.to for change in renames})]
+        if kept:
+            pending.append(control.rename_models([(change.name, change.to) for change in kept]))
+        return pending + [control.load_model(name, path) for name, path in loads]
 
     def _look(self, previous: Scan | None = None) -> Scan:
         found = scan(self._roots, previous)
         problems = dict(found.problems)
-        for path in problems.keys() - self.problems.keys():
-            logger.error("%s: %s", path, problems[path])
+        for path, fault in problems.items():
+            if self.problems.get(path) != fault:
+                logger.error("%s: %s", path, fault)
         self.problems = problems
         return Scan({n: each for n, each in found.bundles.items() if _matches(n, self._include)}, problems)
 

@@ -7,11 +7,12 @@ from typing import TypeVar
 
 from app.domain.config import ModelPolicy, SchedulerConfig
 from app.domain.model import ModelSpec
-from app.scheduling.coalescing import BatchPlan, Sizing, plan_batch
+from app.scheduling.coalescing import Sizing, plan_batch
 from app.scheduling.deadlines import release, safe_wait
 from app.scheduling.learning import CostBook, CostCurve
 from app.scheduling.queues import ModelQueue, Plan
 from app.scheduling.request import QueuedRequest
+from app.scheduling.stats import size_class
 
 R = TypeVar("R", bound=QueuedRequest)
 
@@ -66,7 +67,7 @@ class Planner:
         variant = front.merge_key.variant
         curve = self._costs.curve(queue.model_id, variant)
         if not queue.spec.sizes(variant):
-            return queue.depth * curve.seconds.get(exact_size_class(front.rows), 0.0)
+            return queue.depth * curve.seconds.get(size_class(front.rows), 0.0)
         size, rows = self._usable(queue, variant)
         if queue.rows <= rows:
             return curve.least(queue.rows)
@@ -83,7 +84,7 @@ class Planner:
         curve = self._costs.curve(queue.model_id, variant)
         if queue.spec.sizes(variant):
             return curve.least(piece.rows)
-        return curve.seconds.get(exact_size_class(piece.rows), 0.0)
+        return curve.seconds.get(size_class(piece.rows), 0.0)
 
     def _usable(self, queue: ModelQueue[R], variant: str) -> tuple[int, int]:
         usable = queue.usable.get(variant)
@@ -100,20 +101,25 @@ class Planner:
         sizes = queue.spec.sizes(variant)
         curve = self._costs.curve(queue.model_id, variant)
         if not sizes:
-            cost = curve.seconds.get(exact_size_class(front.rows))
+            cost = curve.seconds.get(size_class(front.rows))
             return Plan(variant, 1, front.rows, front.rows, cost, front.enqueued_at, front.rows, True)
+        if queue.retrying:
+            rows, _ = queue.leading_rows(0)
+            total = sum(rows)
+            size = sizes[bisect_left(sizes, total)]
+            return Plan(variant, len(rows), size, total, curve.seconds.get(size), front.enqueued_at, total, True)
+        if front.due < inf:
+            budget = front.due - front.enqueued_at - self.load(queue)
+            sizes = timely_sizes(sizes, curve.seconds, front.rows, budget)
         cap = merge_cap(queue.spec, queue.policy)
         room = sizes[-1] if cap is None else min(cap, sizes[-1])
         rows, closed = queue.leading_rows(room)
-        run_rows = sum(rows)
-        if queue.retrying:
-            batch = BatchPlan(len(rows), sizes[bisect_left(sizes, run_rows)], run_rows)
-        else:
-            sizing = self._sizing_of(queue)
-            chosen = self._explored(queue, curve, sizes, rows[0], min(run_rows, room)) if sizing == "cost" else None
-            batch = plan_batch(rows, sizes, cap=cap, sizing=sizing, cost=curve.seconds.get, chosen=chosen)
+        total = sum(rows)
+        sizing = self._sizing_of(queue)
+        chosen = self._explored(queue, curve, sizes, rows[0], min(total, room)) if sizing == "cost" else None
+        batch = plan_batch(rows, sizes, cap=cap, sizing=sizing, cost=curve.seconds.get, chosen=chosen)
         cost = curve.seconds.get(batch.size)
-        return Plan(variant, batch.take, batch.size, batch.rows, cost, front.enqueued_at, run_rows, closed)
+        return Plan(variant, batch.take, batch.size, batch.rows, cost, front.enqueued_at, total, closed)
 
     def _explored(
         self, queue: ModelQueue[R], curve: CostCurve, sizes: Sequence[int], front: int, available: int
@@ -135,15 +141,23 @@ def merge_cap(spec: ModelSpec, policy: ModelPolicy) -> int | None:
     return min(spec.max_batch_size, policy.max_batch_size)
 
 
-def usable_size(sizes: Sequence[int], cap: int | None, costs: Mapping[int, float], sizing: Sizing) -> tuple[int, int]:
+def usable_size(sizes: tuple[int, ...], cap: int | None, costs: Mapping[int, float], sizing: Sizing) -> tuple[int, int]:
     """(compiled size, real rows in it) that a queue without end would be served in."""
-    largest = sizes[-1]
+    if cap is not None:
+        sizes = sizes[: bisect_left(sizes, cap) + 1]  # a larger one holds no more
     filled = [(size, size if cap is None else min(size, cap)) for size in sizes]
     if sizing == "cost" and all(size in costs for size in sizes):
         return min(filled, key=lambda pair: (costs[pair[0]] / pair[1], -pair[0]))
-    return next((pair for pair in filled if cap is not None and pair[0] >= cap), (largest, largest))
+    return filled[-1]
 
 
-def exact_size_class(rows: int) -> int:
-    """The power of two whose cost stands for an exact row count, so that the book stays small."""
-    return 1 << (rows - 1).bit_length()
+def timely_sizes(sizes: tuple[int, ...], costs: Mapping[int, float], front: int, budget: float) -> tuple[int, ...]:
+    """The sizes below the first that takes longer than the front request was given from the start.
+
+    However cheap per row, such a size answers nobody in time: a burst would be lost batch by batch. One that holds
+    the front is always left.
+    """
+    for index in range(bisect_left(sizes, front) + 1, len(sizes)):
+        if costs.get(sizes[index], 0.0) >= budget:
+            return sizes[:index]
+    return sizes

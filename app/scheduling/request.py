@@ -14,7 +14,8 @@ class QueuedRequest:
     monotonic seconds. `committed` marks a meta model's continuation, which is served before the discipline chooses.
 
     `queued` and `due` belong to the scheduler, everyone else only reads them: whether the request waits in a queue
-    (cleared where it stands on withdrawal, which is what makes that O(1)), and the deadline less the reserve.
+    (cleared where it stands on withdrawal, which is what makes that O(1), so that a withdrawn request must never be
+    enqueued again), and the deadline less the reserve.
     """
 
     model_id: str

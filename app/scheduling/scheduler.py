@@ -13,11 +13,11 @@ from app.scheduling.deadlines import shed
 from app.scheduling.decision import Decision, Dispatch
 from app.scheduling.disciplines import DISCIPLINES
 from app.scheduling.learning import CostBook, UsageLedger
-from app.scheduling.planning import Planner, exact_size_class
+from app.scheduling.planning import Planner
 from app.scheduling.queues import ModelQueue, Plan, Retry, RetryBudget, Weights
 from app.scheduling.report import report
 from app.scheduling.request import QueuedRequest
-from app.scheduling.stats import DropReason, SchedulerStats
+from app.scheduling.stats import DropReason, SchedulerStats, size_class
 
 __all__ = ["Decision", "Dispatch", "Scheduler"]
 
@@ -94,7 +94,9 @@ class Scheduler(Generic[R]):
 
     def set_weights(self, model_id: str, weights: Weights) -> None:
         """Say where the weights are: `resident`, `loading` in the background, or `cold`. Raises `ModelNotFound`."""
-        self._find(model_id).weights = weights
+        queue = self._find(model_id)
+        queue.weights = weights
+        queue.replan()
 
     def wanted(self) -> tuple[str, ...]:
         """Models with queued work whose weights are cold, the oldest front first: what a loader should bring."""
@@ -167,8 +169,9 @@ class Scheduler(Generic[R]):
         queue = self._queues.get(dispatch.model_id)
         if queue is None:
             return  # unloaded while it ran
-        size = dispatch.size if queue.spec.sizes(dispatch.variant) else exact_size_class(dispatch.rows)
-        queue.counters.dispatched(len(dispatch.requests), dispatch.rows, dispatch.size, seconds)
+        rows, exact = dispatch.rows, not queue.spec.sizes(dispatch.variant)
+        size = size_class(rows) if exact else dispatch.size
+        queue.counters.dispatched(len(dispatch.requests), rows, dispatch.size, seconds, exact=exact)
         self._costs.observe(queue.model_id, dispatch.variant, size, seconds, now)
         self._ledger.charge(queue.account, seconds, now)
         queue.replan()
@@ -210,8 +213,9 @@ class Scheduler(Generic[R]):
 
     def record_load(self, model_id: str, seconds: float, now: float) -> None:
         """Learn what bringing the weights took. Raises `ModelNotFound`."""
-        self._find(model_id)
+        queue = self._find(model_id)
         self._costs.observe_load(model_id, seconds, now)
+        queue.replan()
 
     def record_reply(self, model_id: str, seconds: float) -> None:
         """Learn the time from slice to reply of one request: the reserve. Unknown models are ignored."""
@@ -246,7 +250,10 @@ class Scheduler(Generic[R]):
 
     def _shed(self, queue: ModelQueue[R], plan: Plan, now: float) -> list[R]:
         """Drop from the planned dispatch what it could only answer late."""
-        _, late = shed(queue.leading(plan.take), now + self._planner.seconds(queue))
+        finish_at = now + self._planner.seconds(queue)
+        if queue.soonest_due() > finish_at:
+            return []
+        _, late = shed(queue.leading(plan.take), finish_at)
         for request in late:
             self._drop(queue, request, "infeasible_dispatch", now)
         return late

@@ -56,13 +56,15 @@ class Counters:
         self.batch_sizes: dict[int, int] = {}
         self.waits = WaitHistogram()
 
-    def dispatched(self, requests: int, rows: int, size: int, seconds: float) -> None:
-        """Count one dispatch that ran."""
+    def dispatched(self, requests: int, rows: int, size: int, seconds: float, *, exact: bool) -> None:
+        """Count one dispatch that ran; `exact` where any row count is run, which is counted by size class."""
         self.dispatches += 1
         self.requests += requests
         self.rows += rows
         self.padded_rows += max(size - rows, 0)
         self.compute_seconds += seconds
+        if exact:
+            rows = size = size_class(rows)
         self.batch_rows[rows] = self.batch_rows.get(rows, 0) + 1
         self.batch_sizes[size] = self.batch_sizes.get(size, 0) + 1
 
@@ -97,9 +99,9 @@ class ModelStats:
     reserve_seconds: float
     """What is kept back from each deadline for what follows the queue."""
     batch_rows: Mapping[int, int]
-    """Rows per dispatch → dispatches."""
+    """Rows per dispatch → dispatches; without compiled sizes the rows are rounded up to a power of two."""
     batch_sizes: Mapping[int, int]
-    """Compiled size → dispatches."""
+    """Compiled size → dispatches; likewise."""
     waits: tuple[float, ...]
     """Queue waits of the latest requests."""
 
@@ -123,6 +125,11 @@ class SchedulerStats:
     share_wait_seconds_max: float
     """Longest time that a contender with a share of at least a tenth waited between two dispatches."""
     models: Mapping[str, ModelStats]
+
+
+def size_class(rows: int) -> int:
+    """The power of two that stands for an exact row count, so that what is kept per size stays small."""
+    return 1 << (rows - 1).bit_length()
 
 
 def quantile(samples: Iterable[float], q: float) -> float:

@@ -59,6 +59,13 @@ def test_a_foreign_file_of_the_same_size_makes_the_entry_absent(cache):
     assert cache.open(KEY) is None
 
 
+def test_a_large_file_with_another_end_makes_the_entry_absent(cache):
+    content = bytes(3 << 20)
+    entry = publish(cache, content=content)
+    (entry.path / "model.onnx").write_bytes(content[:-1] + b"1")
+    assert cache.open(KEY) is None
+
+
 def test_a_missing_file_makes_the_entry_absent(cache):
     entry = publish(cache)
     (entry.path / "model.onnx").unlink()

@@ -258,6 +258,21 @@ def test_a_size_that_the_graph_cannot_run_is_refused_with_the_remedy(compiler, t
     assert compiler.compile(file, models.fixed_inside(sizes=(1,))[1]).form == "prepacked"
 
 
+def test_a_model_that_is_not_batched_runs_at_the_rows_that_it_can(compiler, tmp_path):
+    built, described = models.fixed_inside()
+    described = models.spec(described.inputs, described.outputs, (1, 2), batching=False)
+    assert compiler.compile(models.save(tmp_path, built), described).form == "prepacked"
+
+
+def test_a_model_behind_a_link_has_its_sample_beside_the_link(compiler, tmp_path):
+    built, described = three_only()
+    file = models.save(tmp_path / "store", built, "digest")
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "model.onnx").symlink_to(file)
+    np.savez(tmp_path / "bundle" / "sample.npz", x=np.ones((1, 3), np.float32))
+    assert compiler.compile(tmp_path / "bundle" / "model.onnx", described).form == "prepacked"
+
+
 def test_variants_may_need_extents_that_others_do_not(compiler, tmp_path):
     built, described = models.convolutions()
     variants = [Variant("small", (1,), {("x", 2): 8, ("x", 3): 8}), Variant("large", (3,), {("x", 2): 40, ("x", 3): 9})]
@@ -307,6 +322,15 @@ def test_a_child_that_cannot_work_is_an_error_with_its_last_words(misbehaving, t
     built, described = models.mlp()
     with pytest.raises(BundleError, match=words):
         misbehaving(misbehaviour).compile(models.save(tmp_path, built), described)
+
+
+def test_a_child_that_is_killed_condemns_no_form(misbehaving, compiler, tmp_path):
+    built, described = models.mlp()
+    file = models.save(tmp_path, built)
+    compiler.compile(file, models.mlp(sizes=(7,))[1])  # the file is known: what is killed below is the compilation
+    with pytest.raises(BundleError, match=r"model\.onnx.*SIGKILL"):
+        misbehaving("be_killed").compile(file, described)
+    assert compiler.compile(file, described).form == "prepacked"
 
 
 def test_closing_ends_a_compilation_that_is_under_way(misbehaving, tmp_path, monkeypatch):

@@ -194,6 +194,21 @@ def test_weights_are_shared_where_there_are_any(backend, tmp_path):
     assert entry.weight_bytes == (entry.path / "weights.bin").stat().st_size
 
 
+def test_mapped_weights_count_as_memory_in_use_while_they_are_loaded(backend, tmp_path):
+    if backend.name != "cpu":
+        pytest.skip("the device itself says what is in use")
+    nodes = [models.node("MatMul", ["x", "w"], ["y"])]
+    values = [models.value("x", models.FLOAT, ["n", 1024])], [models.value("y", models.FLOAT, ["n", 2048])]
+    built = models.model(nodes, *values, [models.weights("w", 1024, 2048)])
+    described = models.spec([TensorSpec("x", "FP32", (-1, 1024), 0)], [TensorSpec("y", "FP32", (-1, 2048), 0)])
+    prepared = backend.prepare(backend.compile(models.save(tmp_path, built), described), described)
+    before = backend.memory().in_use
+    model = prepared.load()
+    assert backend.memory().in_use > before + model.weight_bytes // 2
+    model.unload()
+    assert backend.memory().in_use < before + model.weight_bytes // 2
+
+
 def test_a_damaged_entry_is_no_model(backend, tmp_path):
     built, described = models.mlp(sizes=(1, 3))
     entry = backend.compile(models.save(tmp_path, built), described)

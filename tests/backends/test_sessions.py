@@ -58,6 +58,16 @@ def test_only_mapped_weights_allow_a_session_per_size():
     assert session_key(plain, CPU, "v", 4) == session_key(shared, cuda, "v", 4) == (None, 0)
 
 
+@pytest.mark.parametrize(("optimised", "level"), [(True, "ORT_DISABLE_ALL"), (False, "ORT_ENABLE_ALL")])
+def test_what_is_optimised_is_not_optimised_again(tmp_path, optimised, level):
+    """Folding once more would copy weights into each session."""
+    built, described = models.mlp()
+    models.save(tmp_path, built)
+    entry = StoredEntry("plain", optimised=optimised, weight_bytes=1, layout=Layout(("n",), {"default": {}}))
+    session = open_entry(tmp_path, entry, described, CPU, None, 0)
+    assert session.get_session_options().graph_optimization_level.name == level
+
+
 def test_quick_sizes_get_one_thread(tmp_path):
     built, described = models.mlp()
     models.save(tmp_path, built)

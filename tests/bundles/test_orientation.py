@@ -7,7 +7,7 @@ import pytest
 import skimage.data
 from PIL import Image
 
-PAGE = Image.fromarray(skimage.data.page())  # type: ignore[no-untyped-call]
+PAGE = Image.fromarray(skimage.data.page())
 ANGLES = [0, 90, 180, 270]
 
 

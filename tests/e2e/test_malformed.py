@@ -15,7 +15,7 @@ from tests.e2e.conftest import running
 
 def four():
     """The model that the table of malformed requests is addressed to: each input is an output."""
-    tensors = [
+    tensors: list[tuple[str, str, int, list[str | int | None]]] = [
         ("x", "y", TensorProto.FLOAT, ["n", 3]),
         ("s", "t", TensorProto.STRING, ["n", 2]),
         ("k", "l", TensorProto.INT8, ["n", 2]),

@@ -351,3 +351,30 @@ async def test_a_refusing_engine_finishes_what_it_has_and_takes_nothing_new(stag
     gate.opened.set()
     assert await stage.engine.idle(30)
     assert (await first).outputs["y"].shape == (9, 3)
+
+
+STUCK = """
+def preprocess(inputs, context):
+    if "opened" in context.parameters:
+        context.parameters["opened"].wait(30)
+    return dict(inputs)
+"""
+
+
+async def test_giving_up_answers_what_runs_what_waits_and_what_is_in_a_hook(stage):
+    stage.load(hooks=STUCK)
+    gate = stage.backend.on_run = Gate()
+    running = asyncio.create_task(stage.infer({"x": rows_of(0, 1)}))
+    await gate.wait_entered()
+    waiting = asyncio.create_task(stage.infer({"x": rows_of(1, 9)}))
+    await queued(stage, 3)
+    hooked = asyncio.create_task(stage.infer({"x": rows_of(2, 1)}, parameters={"opened": gate.opened}))
+    await asyncio.sleep(0)
+    stage.engine.give_up()
+    for task in (running, waiting, hooked):
+        with pytest.raises(ShuttingDown):
+            await task
+    assert await stage.engine.idle(30)
+    gate.opened.set()
+    await asyncio.wrap_future(stage.dispatcher.call(lambda: None))
+    assert stage.engine.alive

@@ -49,13 +49,7 @@ def dispatcher(now, executor):
 
 def pending(row=0, rows=1, deadline=inf):
     return PendingRequest(
-        model_id="m",
-        merge_key=MergeKey("default"),
-        rows=rows,
-        enqueued_at=100.0,
-        deadline=deadline,
-        inputs={"x": rows_of(row, rows)},
-        future=concurrent.futures.Future(),
+        "m", MergeKey("default"), rows, 100.0, deadline, {"x": rows_of(row, rows)}, concurrent.futures.Future()
     )
 
 

@@ -1,13 +1,19 @@
 """Makers and a virtual clock for tests of the scheduler: one device, costs that are what they are."""
 
+from hypothesis import HealthCheck, settings
+
 from app.domain.config import ModelPolicy, SchedulerConfig
+from app.scheduling.request import QueuedRequest
 from app.scheduling.scheduler import Scheduler
 from tests.builders import request, spec
+
+#: Timing is no subject of these tests: a loaded machine must not fail them.
+PATIENT = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def scheduler(*models, policies=None, **config):
     """A scheduler with these models (names or specs); the model id is the name. Admission is off unless asked for."""
-    made = Scheduler(SchedulerConfig(**{"admission": "off", **config}))
+    made: Scheduler[QueuedRequest] = Scheduler(SchedulerConfig(**{"admission": "off", **config}))
     for each in models or ("m",):
         model = spec(each) if isinstance(each, str) else each
         made.add_model(model.name, model, (policies or {}).get(model.name, ModelPolicy()))

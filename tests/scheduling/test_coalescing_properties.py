@@ -4,6 +4,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from app.scheduling.coalescing import plan_batch, split_rows
+from tests.scheduling.simulation import PATIENT
 
 ROWS = st.lists(st.sampled_from([1, 1, 1, 2, 2, 3, 5]), min_size=1, max_size=9)
 SIZES = st.sets(st.sampled_from([1, 2, 3, 4, 8]), min_size=1).map(sorted)
@@ -51,7 +52,7 @@ def cost_reference(rows, sizes, cap, costs):
     return min(plans, key=lambda plan: (costs[plan[1]] / plan[2], -plan[2]))
 
 
-@settings(max_examples=600)
+@settings(PATIENT, max_examples=600)
 @given(ROWS, SIZES, CAP)
 def test_fill_is_the_reference(rows, sizes, cap):
     plan = plan_batch(rows, sizes, cap=cap)
@@ -59,7 +60,7 @@ def test_fill_is_the_reference(rows, sizes, cap):
     assert plan == fill_reference(rows, sizes, cap)
 
 
-@settings(max_examples=600)
+@settings(PATIENT, max_examples=600)
 @given(ROWS, SIZES, CAP, COSTS)
 def test_cost_is_the_reference(rows, sizes, cap, costs):
     plan = plan_batch(rows, sizes, cap=cap, sizing="cost", cost=costs.get)
@@ -67,6 +68,7 @@ def test_cost_is_the_reference(rows, sizes, cap, costs):
     assert plan == cost_reference(rows, sizes, cap, costs)
 
 
+@PATIENT
 @given(ROWS, SIZES, CAP, COSTS, st.sampled_from(["fill", "cost"]), st.data())
 def test_a_plan_is_a_legal_dispatch_whatever_chose_it(rows, sizes, cap, costs, sizing, data):
     chosen = data.draw(st.none() | st.sampled_from(sizes))
@@ -80,6 +82,7 @@ def test_a_plan_is_a_legal_dispatch_whatever_chose_it(rows, sizes, cap, costs, s
         assert cap is None or plan.rows <= cap or plan.take == 1
 
 
+@PATIENT
 @given(st.integers(1, 200), st.integers(1, 40))
 def test_pieces_are_full_but_the_last_and_add_up(rows, largest):
     pieces = split_rows(rows, largest)

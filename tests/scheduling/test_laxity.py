@@ -29,7 +29,7 @@ def test_a_request_that_would_end_just_in_time_runs():
 def test_the_batch_is_planned_again_after_a_drop():
     made = edf()
     seed(made, "m", {1: 1.0, 2: 1.2, 4: 1.4})
-    a, late, c = push(made, request(deadline=9.0), request(deadline=1.3), request(deadline=9.0))
+    a, late, c = push(made, request(deadline=9.0), request(deadline=1.35), request(deadline=9.0))
     decision = made.next_decision(0.0)
     assert decision.expired == (late,)
     assert served(decision) == [a, c]
@@ -63,14 +63,21 @@ def test_the_weight_load_of_a_cold_model_counts():
     assert served(made.next_decision(0.0))
 
 
-def test_committed_work_skips_laxity_and_its_ordinary_company_does_not():
+def test_committed_work_skips_laxity():
+    made = edf()
+    seed(made, "m", {1: 1.0})
+    (urgent,) = push(made, request(deadline=0.5, committed=True))
+    assert served(made.next_decision(0.0)) == [urgent]
+
+
+def test_the_ordinary_company_of_committed_work_does_not_skip_laxity():
     made = edf()
     seed(made, "m", {1: 1.0, 2: 1.0, 4: 1.0})
     (late,) = push(made, request(deadline=0.5))
-    (urgent,) = push(made, request(deadline=0.5, committed=True))
+    (committed,) = push(made, request(committed=True))
     decision = made.next_decision(0.0)
     assert decision.expired == (late,)
-    assert served(decision) == [urgent]
+    assert served(decision) == [committed]
 
 
 def test_when_nothing_feasible_remains_nothing_runs_and_nothing_is_recorded():

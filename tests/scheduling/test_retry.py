@@ -1,5 +1,6 @@
 """A failed dispatch is run again in halves until the culprit stands alone."""
 
+from app.domain.config import ModelPolicy
 from tests.builders import request
 from tests.scheduling.simulation import burst, push, scheduler, seed, served
 
@@ -62,6 +63,19 @@ def test_parts_expire_and_can_be_withdrawn_like_anything_queued():
     decision = made.next_decision(1.0)
     assert decision.expired == (b,)
     assert served(decision) == [c, d]
+
+
+def test_a_part_keeps_together_however_short_its_time():
+    made = scheduler()
+    seed(made, "m", {1: 1.0, 2: 2.0, 4: 4.0})
+    made.set_policy("m", ModelPolicy(sizing="fill"))
+    requests = push(made, *burst(4, deadline=4.5))
+    dispatch = made.next_decision(0.0).dispatch
+    assert made.retry(dispatch, requests, 0.0, 0.0) == ()
+    for _ in range(20):
+        seed(made, "m", {2: 9.0})
+    again = made.next_decision(0.0).dispatch
+    assert (again.size, again.requests) == (2, requests[:2])
 
 
 def test_those_already_answered_are_left_out():

@@ -109,6 +109,14 @@ def test_newcomers_join_the_next_dispatch():
     assert len(served(made.next_decision(2.0))) == 4
 
 
+def test_newcomers_join_a_batch_that_was_already_planned():
+    made = scheduler("a", "b", discipline="fifo")
+    push(made, request("a"), request("b", enqueued_at=1.0), now=1.0)
+    assert made.next_decision(1.0).dispatch.model_id == "a"
+    push(made, request("b", enqueued_at=2.0), now=2.0)
+    assert len(served(made.next_decision(2.0))) == 2
+
+
 # committed work
 
 
@@ -371,6 +379,25 @@ def test_a_new_cost_changes_the_plan_of_what_is_queued():
     assert made.next_decision(0.0).dispatch.size == 4
 
 
+@pytest.mark.parametrize("discipline", ["fair", "fifo", "edf"])
+def test_no_size_is_used_that_takes_longer_than_the_front_was_given(discipline):
+    made = scheduler(discipline=discipline)
+    seed(made, "m", {1: 0.1, 2: 0.11, 4: 0.12})
+    push(made, *burst(4, deadline=0.12))
+    assert made.next_decision(0.0).dispatch.size == 2
+    made.drain()
+    push(made, *burst(4, deadline=0.121))
+    assert made.next_decision(0.0).dispatch.size == 4
+
+
+def test_a_front_that_every_size_answers_late_goes_alone():
+    made = scheduler()
+    seed(made, "m", {1: 1.0, 2: 2.0, 4: 3.0})
+    push(made, *burst(2, rows=2, deadline=0.5))
+    dispatch = made.next_decision(0.0).dispatch
+    assert (dispatch.size, dispatch.rows) == (2, 2)
+
+
 def test_every_64th_dispatch_uses_the_size_measured_longest_ago():
     made = scheduler()
     seed(made, "m", {1: 1.0, 2: 5.0, 4: 20.0})
@@ -429,3 +456,17 @@ def test_a_weight_load_counts_into_the_cost_of_a_cold_model():
     made.record_load("a", 1.0, 0.0)
     assert made.stats(1.0).models["a"].load_seconds == 1.0
     assert [made.next_decision(1.0).dispatch.model_id for _ in range(2)] == ["b", "a"]
+
+
+def test_what_is_planned_follows_the_weights():
+    made = scheduler()
+    seed(made, "m", {1: 0.1, 2: 0.11, 4: 0.12})
+    made.record_load("m", 1.0, 0.0)
+    made.set_weights("m", "loading")
+    push(made, *burst(4, deadline=1.115))
+    assert made.next_decision(0.0).dispatch is None
+    made.set_weights("m", "cold")
+    assert made.next_decision(0.0).dispatch.size == 2
+    made.set_weights("m", "resident")
+    push(made, *burst(2, deadline=1.115))
+    assert made.next_decision(0.0).dispatch.size == 4

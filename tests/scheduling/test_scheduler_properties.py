@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from math import inf
 
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -17,9 +17,10 @@ from hypothesis.stateful import (
 from app.domain.config import ModelPolicy, SchedulerConfig
 from app.domain.errors import InvalidRequest, QueueFull
 from app.domain.model import MergeKey
+from app.scheduling.request import QueuedRequest
 from app.scheduling.scheduler import Scheduler
 from tests.builders import request, spec
-from tests.scheduling.simulation import push, scheduler, seed
+from tests.scheduling.simulation import PATIENT, push, scheduler, seed
 
 DEPTH = 6
 KEYS = (MergeKey("default"), MergeKey("default", (7,)))
@@ -74,7 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def start(self, discipline, sizing):
         config = SchedulerConfig(discipline=discipline, sizing=sizing, max_queue_depth=DEPTH, admission="off")
         self.discipline = discipline
-        self.made = Scheduler(config)
+        self.made: Scheduler[QueuedRequest] = Scheduler(config)
         self.now = 100.0
         self.models = {}
         self.left = set()
@@ -282,9 +283,7 @@ def test_the_scheduler_agrees_with_the_obvious_model_and_does_coalesce():
     SchedulerMachine.merged = 0
     run_state_machine_as_test(
         SchedulerMachine,
-        settings=settings(
-            max_examples=400, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+        settings=settings(PATIENT, max_examples=400, stateful_step_count=40),
     )
     assert SchedulerMachine.merged > 100
 
@@ -292,6 +291,7 @@ def test_the_scheduler_agrees_with_the_obvious_model_and_does_coalesce():
 ARRIVALS = st.lists(st.tuples(MODELS, st.integers(0, 3), st.integers(1, 2)), min_size=1, max_size=12)
 
 
+@PATIENT
 @given(ARRIVALS, st.sampled_from([inf, 50.0]))
 def test_edf_with_equal_deadlines_dispatches_exactly_as_fifo(arrivals, deadline):
     runs = []
@@ -308,6 +308,7 @@ def test_edf_with_equal_deadlines_dispatches_exactly_as_fifo(arrivals, deadline)
     assert runs[0] == runs[1]
 
 
+@PATIENT
 @given(
     st.dictionaries(
         st.sampled_from("pqrs"), st.tuples(st.sampled_from([1, 2, 5]), st.sampled_from([1, 2, 4])), min_size=2

@@ -51,6 +51,17 @@ def test_dispatches_are_counted_when_they_have_run():
     assert (model.wait_p50, model.wait_p99) == (2.0, 2.0)
 
 
+def test_exact_row_counts_are_counted_by_size_class():
+    made = scheduler(spec("m", sizes=()))
+    for rows in (5, 7, 9):
+        push(made, request(rows=rows))
+        made.record(made.next_decision(0.0).dispatch, 1.0, 0.0)
+    model = made.stats(0.0).models["m"]
+    assert model.batch_rows == model.batch_sizes == {8: 2, 16: 1}
+    assert set(model.costs) == {("default", 8), ("default", 16)}
+    assert (model.rows, model.padded_rows) == (21, 0)
+
+
 def test_waits_end_when_the_dispatch_begins():
     made = scheduler("m", discipline="fifo")
     push(made, *[request(enqueued_at=float(second)) for second in range(4)], now=3.0)

@@ -28,6 +28,14 @@ def test_a_full_batch_does_not_wait():
     assert len(served(made.next_decision(0.0))) == 4
 
 
+def test_a_batch_that_fills_while_it_waits_goes_at_once():
+    made = scheduler(policies=WAIT)
+    push(made, *burst(3))
+    assert not served(made.next_decision(0.0))
+    push(made, request(enqueued_at=0.01), now=0.01)
+    assert len(served(made.next_decision(0.01))) == 4
+
+
 def test_full_means_the_cap_and_the_cheapest_size_per_row():
     made = scheduler(policies={"m": ModelPolicy(max_wait_ms=100, max_batch_size=2)})
     push(made, *burst(2))
@@ -36,6 +44,17 @@ def test_full_means_the_cap_and_the_cheapest_size_per_row():
     seed(made, "m", {1: 5.0, 2: 1.0, 4: 20.0})
     push(made, *burst(2))
     assert served(made.next_decision(0.0))
+
+
+def test_a_new_cost_changes_what_full_means():
+    made = scheduler(policies=WAIT)
+    seed(made, "m", {1: 5.0, 2: 1.0})
+    push(made, *burst(4))
+    dispatch = made.next_decision(0.0).dispatch
+    push(made, *burst(2))
+    assert not served(made.next_decision(0.0))
+    made.record(dispatch, 20.0, 0.0)
+    assert len(served(made.next_decision(0.0))) == 2
 
 
 def test_without_a_wait_nothing_waits():

@@ -21,7 +21,10 @@ def widen(array: Array, datatype: str) -> Array:
     """FP16 and BF16 values as FP64, exactly; FP32 and FP64 as they are."""
     if datatype == "BF16":
         array = array.view(ml_dtypes.bfloat16)
-    return array.astype(np.float64) if datatype in ("FP16", "BF16") else array
+    if datatype not in ("FP16", "BF16"):
+        return array
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        return array.astype(np.float64)
 
 
 def _odd_single(wide: Array) -> Array:

@@ -9,6 +9,7 @@ import pytest
 
 from app.api.codec.json import read_data, write_data
 from app.domain.errors import InvalidRequest
+from app.domain.tensors import Array
 from tests.api.codec.wire import DTYPES, FLOATS, objects, same
 
 INTEGERS = [name for name in DTYPES if "INT" in name]
@@ -106,6 +107,22 @@ def test_bf16_is_rounded_once_to_nearest_even(value, bits):
 def test_fp16_and_bf16_are_written_exactly():
     assert write(np.array([0.1], np.float16), "FP16") == "[0.0999755859375]"
     assert write(np.array([0x3DCD], np.uint16), "BF16") == "[0.10009765625]"
+
+
+@pytest.mark.parametrize(
+    ("datatype", "pattern", "carrier"),
+    [
+        ("FP16", 0x7C01, "<u2"),
+        ("BF16", 0x7F81, "<u2"),
+        ("FP32", 0x7F800001, "<u4"),
+        ("FP64", 0x7FF0000000000001, "<u8"),
+    ],
+)
+def test_signalling_nan_is_written_like_any_other(datatype, pattern, carrier):
+    # One element and many: numpy converts long arrays by another path.
+    for count in (1, 100):
+        array: Array = np.array([pattern] * count, carrier).view(DTYPES[datatype])
+        assert orjson.loads(write(array, datatype)) == ["NaN"] * count
 
 
 def test_fp32_is_written_as_the_shortest_number_that_reads_back():

@@ -48,7 +48,8 @@ def numbers(array, datatype):
         array = array.view(ml_dtypes.bfloat16)
     if datatype not in FLOATS:
         return array.tolist()
-    wide = array.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN
+        wide = array.astype(np.float64)
     names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
     return objects([names.get(str(value), value) for value in wide.ravel().tolist()], array.shape).tolist()
 

@@ -79,14 +79,14 @@ class ScriptedHandler:
         return ScriptedTicket(self, head)
 
     async def handle(self, ticket, body):
+        if ticket.head.model == "broken":
+            raise RuntimeError("the handler is broken")
         try:
             self.started.append(ticket.head)
             self.types.append(type(body))
             self.changed()
             if ticket.head.model == "slow":
                 await self.gate.wait()
-            if ticket.head.model == "broken":
-                raise RuntimeError("the handler is broken")
             return self.answer or Reply(200, HEADERS, [body], ((b"x-model", ticket.head.model.encode()),))
         except asyncio.CancelledError:
             self.cancelled.append(ticket.head)

@@ -1,11 +1,13 @@
 """One story, two doors: what a client sees is the same through both."""
 
 import asyncio
+from typing import Any
 
+import numpy as np
 import pytest
 
-from app.api.exchange import Buffer, Reply
-from tests.api.doors.harness import chunked, request, serve
+from app.api.exchange import Reply
+from tests.api.doors.harness import chunked, eventually, request, serve
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +39,12 @@ async def test_a_connection_serves_many_requests(client, server):
     assert len(server.connections) == 1
 
 
+async def test_the_headers_that_uvicorn_renews_are_renewed(client, server):
+    await client.ask(request(b"x"))
+    server.uvicorn.server_state.default_headers = [(b"date", b"tomorrow")]
+    assert (await client.ask(request(b"x"))).headers["date"] == "tomorrow"
+
+
 async def test_a_repeated_request_is_a_new_request(client, server):
     for number in range(5):
         assert (await client.ask(request(b"body%d" % number))).body == b"body%d" % number
@@ -57,10 +65,16 @@ async def test_connection_close_is_obeyed(client):
     assert await client.closed()
 
 
-async def test_nothing_is_served_after_connection_close(client, server):
-    await client.send(request(b"1", "m", "Connection: close") + request(b"2"))
+@pytest.mark.parametrize("cut", [None, -1])
+async def test_nothing_is_served_after_connection_close(client, server, cut):
+    first = request(b"1", "m", "Connection: close")
+    if cut is not None:
+        await client.send(first[:cut])
+        await eventually(lambda: server.handler.admitted)
+    await client.send(first[cut:] + request(b"2") if cut else first + request(b"2"))
     assert (await client.response()).body == b"1"
     assert await client.closed()
+    assert len(server.handler.admitted) == 1
     assert server.handler.in_flight == 0
 
 
@@ -71,6 +85,19 @@ async def test_a_reply_may_close_the_connection(client, server):
     assert (response.status, response.headers["connection"]) == (503, "close")
     assert await client.closed()
     assert server.handler.in_flight == 0
+
+
+async def test_a_reply_that_closes_the_connection_gives_back_what_waits():
+    async with serve("fast") as server:
+        server.handler.answer = Reply(503, ((b"connection", b"close"),), [b"{}"])
+        client = await server.connect()
+        await client.send(request(b"1", "slow") + request(b"2") + request(b"3", length=100))
+        await server.handler.until(lambda: server.handler.in_flight == 3)
+        server.handler.gate.set()
+        assert (await client.response()).status == 503
+        assert await client.closed()
+        assert server.handler.in_flight == 0
+        assert len(server.handler.started) == 1
 
 
 async def test_http_1_0_ends_the_connection(client):
@@ -90,6 +117,15 @@ async def test_pipelined_requests_wait_for_the_first(client, server):
     await server.handler.until(lambda: server.handler.started)
     server.handler.gate.set()
     assert [(await client.response()).body for _ in range(20)] == [b"%d" % number for number in range(20)]
+
+
+async def test_any_number_of_pipelined_requests_is_answered(client, server):
+    await client.send(request(b"first", "slow") + request(b"x") * 1500)
+    server.handler.gate.set()
+    assert (await client.response()).body == b"first"
+    for _ in range(1500):
+        assert (await client.response()).body == b"x"
+    assert server.handler.in_flight == 0
 
 
 async def test_pipelined_requests_to_both_sides_keep_their_order(client, server):
@@ -153,9 +189,10 @@ async def test_large_bodies_and_replies_pass(client, server):
 
 
 async def test_a_reply_of_many_buffers_is_sent_in_order(client, server):
-    parts: list[Buffer] = [b"a", bytearray(b"b" * 100_000), memoryview(b"c" * 7), memoryview(b""), b"", b"d"]
-    server.handler.answer = Reply(200, (), parts)
-    assert (await client.ask(request())).body == b"".join(parts)
+    views: list[Any] = [np.arange(size, dtype=np.float32).reshape(-1, 2).data for size in (6, 0, 2, 100_000, 0)]
+    for parts in ([b"a", bytearray(b"b"), b"", *views[:3], b"c"], [b"a", bytearray(b"b"), b"", *views, b"c"]):
+        server.handler.answer = Reply(200, (), parts)
+        assert (await client.ask(request())).body == b"".join(parts)
 
 
 async def test_100_continue_is_sent_to_who_was_admitted(client, server):

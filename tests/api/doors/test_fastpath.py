@@ -8,6 +8,7 @@ import random
 import pytest
 
 from app.api.answers import MAX_WAITING
+from app.api.connection import FORGETTABLE_BYTES
 from app.api.exchange import Reply
 from app.api.malformed import MAX_HEAD_BYTES
 from tests.api.doors.harness import chunked, eventually, request, serve
@@ -236,6 +237,36 @@ async def test_an_offer_to_upgrade_is_declined_by_answering(fast):
     await fails(client, 400, "malformed_request")
 
 
+class Switched(asyncio.Protocol):
+    """What a connection becomes after an upgrade that is supported."""
+
+    def __init__(self, config, server_state, app_state):
+        pass
+
+    def connection_made(self, transport):
+        transport.write(b"HTTP/1.1 101 Switching Protocols\r\ncontent-length: 0\r\n\r\n")
+        transport.close()
+
+
+async def test_a_supported_upgrade_is_made_after_other_requests():
+    async with serve("fast", ws=Switched) as server:
+        client = await server.connect()
+        await client.ask(request(b"x"))
+        head = b"GET /socket HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+        assert (await client.ask(head)).status == 101
+        assert await client.closed()
+
+
+async def test_a_body_that_nobody_wants_is_no_part_of_another_request(fast):
+    client = await fast.connect()
+    slow = b"GET /slow HTTP/1.1\r\nHost: test\r\n\r\n"
+    await client.send(slow + request(b"x" * (FORGETTABLE_BYTES + 1), "missing"))
+    await eventually(lambda: fast.uvicorn.server_state.tasks)
+    fast.handler.gate.set()
+    assert (await client.response()).body == b"asgi /slow "
+    assert (await client.response()).status == 404
+
+
 async def test_reading_stops_when_many_requests_wait(server, client):
     await client.send(request(b"0", "slow"))
     await server.handler.until(lambda: server.handler.started)
@@ -261,11 +292,26 @@ async def test_no_answer_is_begun_while_the_client_takes_none(fast):
     await fast.handler.until(lambda: fast.handler.started)
     await eventually(lambda: connection.flow.write_paused)
     assert connection.flow.read_paused
-    await client.send(request(b"3"))
-    assert len(fast.handler.started) == 1
+    connection.data_received(request(b"3"))  # as TLS may have some left
+    assert connection._answers.current is None
+    assert len(connection._answers._waiting) == 2
     for _ in range(3):
         assert (await client.response()).body == b"x" * size
     assert len(fast.handler.started) == 3
+
+
+async def test_nothing_is_begun_while_the_last_answer_leaves(fast):
+    size = 32 << 20
+    fast.handler.answer = Reply(200, (), [b"x" * size])
+    client = await fast.connect(limit=1000)
+    await client.send(request(b"1") + request(b"2"))
+    (connection,) = fast.connections
+    await eventually(lambda: connection.flow.write_paused)
+    connection.transport.close()
+    assert len((await client.response()).body) == size
+    assert await client.closed()
+    assert len(fast.handler.started) == 1
+    assert fast.handler.in_flight == 0
 
 
 async def test_the_access_log_is_that_of_uvicorn(caplog):

@@ -51,6 +51,19 @@ async def test_while_it_is_handled(server, client, leave):
     assert len(server.handler.cancelled) == 1
 
 
+@pytest.mark.parametrize("door", ["fast"])
+async def test_in_the_turn_of_the_loop_in_which_the_body_came(server, client):
+    await eventually(lambda: server.connections)
+    (connection,) = server.connections
+    connection.data_received(request(b"x", "slow"))
+    assert server.handler.in_flight == 1
+    connection.connection_lost(None)
+    assert connection._patience._timer.cancelled()
+    connection.transport.abort()
+    await gone(server)
+    assert len(server.handler.started) == len(server.handler.cancelled)
+
+
 async def test_before_it_is_handled(server, client, leave):
     # The request and the end of the connection are read in one turn of the loop, or in two.
     client.writer.write(request(b"x", "slow"))

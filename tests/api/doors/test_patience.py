@@ -1,6 +1,7 @@
 """Clients that take too long. The limits are injected, small; nothing here depends on how small."""
 
 import json
+from math import inf
 
 import pytest
 
@@ -10,6 +11,13 @@ from tests.api.doors.harness import chunked, eventually, request, serve
 pytestmark = pytest.mark.anyio
 
 SOON = 0.05
+
+
+async def looks(connection):
+    """Wait until the timer has looked at the connection a few times."""
+    patience = connection._patience
+    for _ in range(3):
+        await eventually(lambda timer=patience._timer: patience._timer is not timer)
 
 
 @pytest.fixture(params=["fast", "asgi"])
@@ -51,15 +59,59 @@ async def test_a_stalled_request_behind_another_is_answered_in_its_turn(server, 
     assert await client.closed()
 
 
+async def test_a_stalled_refusal_behind_another_is_answered_in_its_turn():
+    async with serve("fast", state={"read_timeout": SOON}) as server:
+        client = await server.connect()
+        await client.send(request(b"1", "slow") + request(b"2", "missing", length=100))
+        await server.handler.until(lambda: server.handler.started)
+        (connection,) = server.connections
+        await eventually(lambda: connection._cut)
+        server.handler.gate.set()
+        assert (await client.response()).body == b"1"
+        assert (await client.response()).status == 404
+        assert await client.closed()
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (request(b"x", length=1000), b"y"),
+        (chunked(b"x")[:-5], b"1\r\ny\r\n"),
+        (b"POST /other HTTP/1.1\r\nContent-Length: 1000\r\n\r\nx", b"y"),
+    ],
+)
+async def test_a_body_may_take_long_while_it_goes_on(begin, more):
+    async with serve("fast") as server:
+        client = await server.connect()
+        await client.send(begin)
+        await eventually(lambda: server.connections)
+        (connection,) = server.connections
+        await eventually(lambda: connection._stage)
+        for _ in range(3):
+            before = connection._patience._due()
+            await client.send(more)
+            await eventually(lambda before=before: connection._patience._due() > before)
+
+
 async def test_a_long_answer_is_waited_for(server, client):
     await client.send(request(b"x", "slow"))
     await server.handler.until(lambda: server.handler.started)
     (connection,) = server.connections
-    patience = connection._patience
-    for _ in range(3):
-        await eventually(lambda timer=patience._timer: patience._timer is not timer)
+    assert connection._patience._due() == inf
+    await looks(connection)
     server.handler.gate.set()
     assert (await client.response()).body == b"x"
+
+
+async def test_an_application_that_does_not_read_is_waited_for(server, client):
+    await client.send(b"POST /slow HTTP/1.1\r\nHost: test\r\nContent-Length: 300000\r\n\r\n" + b"x" * 200_000)
+    await eventually(lambda: server.connections)
+    (connection,) = server.connections
+    await eventually(lambda: connection.flow.read_paused)
+    await looks(connection)
+    server.handler.gate.set()
+    await client.send(b"x" * 100_000)
+    assert (await client.response()).body == b"asgi /slow " + b"x" * 300_000
 
 
 async def test_an_idle_connection_is_closed_without_a_word():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from app.domain.config import SchedulerConfig
 from app.scheduling.disciplines import DISCIPLINES, Candidate
 from app.scheduling.disciplines.edf import select
+from tests.scheduling.simulation import PATIENT
 
 CONFIG = SchedulerConfig(discipline="edf")
 
@@ -26,6 +27,7 @@ def test_ties_go_to_the_oldest_front_and_then_to_the_name():
     assert select([candidate("b", 9.0), candidate("a", 9.0)], CONFIG).name == "a"
 
 
+@PATIENT
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 3)), min_size=1, unique_by=lambda pair: pair[0]),
     st.sampled_from([1.0, inf]),

@@ -1,0 +1,40 @@
+"""The small JSON bodies of the control routes."""
+
+from typing import Any
+
+import orjson
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from app.domain.errors import Cancelled, InvalidRequest, PayloadTooLarge
+
+#: Most bytes of such a body.
+MAX_BYTES = 1_048_576
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The body as a JSON object, an empty one for an empty body.
+
+    Content-Type is not looked at: curl sends that of a form, and some clients of this protocol send none. Raises
+    `InvalidRequest`, `PayloadTooLarge`, or `Cancelled` when the client went away.
+    """
+    body = bytearray()
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_BYTES:
+                raise PayloadTooLarge(f"the body has more than the {MAX_BYTES} bytes that this route takes")
+    except ClientDisconnect:
+        raise Cancelled("the client went away") from None
+    try:
+        value = orjson.loads(body) if body else {}
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"the body must be a JSON object, not a {type(value).__name__}")
+    return value
+
+
+def documented(schema: dict[str, Any], *, required: bool) -> dict[str, Any]:
+    """The OpenAPI entry of a route whose body is read with `read_object`."""
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}

@@ -1,0 +1,71 @@
+"""`python -m load_tests`: lists the scenarios; runs one by name, or all of them in turn."""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+SCENARIOS: Mapping[str, str] = {
+    "hot_path": "CPU, latency and rate of one small request, against a bare uvicorn application",
+    "coalescing": "how many requests share one execution when many come at once",
+    "compute_bound": "rows/s of a heavy model, against ONNX Runtime called in a loop",
+    "hooks": "rows/s while pure-Python hooks fill the hook pool, against idle hooks",
+    "startup": "time to ready with a filled compile cache, against an empty one",
+    "weight_sharing": "memory of all compiled sizes of one model, against that of one",
+}
+
+
+def run(name: str, options: Sequence[str]) -> tuple[int, str]:
+    """Run one scenario in a process of its own, showing what it prints; its exit status and its last line."""
+    last = ""
+    command = [sys.executable, "-m", f"load_tests.{name}", *options]
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last = line.strip() or last
+    return process.returncode, last
+
+
+def run_all(options: Sequence[str]) -> int:
+    """Every scenario in turn, then a summary; 1 when any missed its limit or broke."""
+    results = {}
+    for name, what in SCENARIOS.items():
+        print(f"\n== {name}: {what}", flush=True)
+        begun = time.monotonic()
+        results[name] = (*run(name, options), time.monotonic() - begun)
+    print("\n== summary")
+    for name, (status, last, seconds) in results.items():
+        print(f"{name:>15} {seconds:5.0f} s, status {status}  {last}")
+    return max(status != 0 for status, _, _ in results.values())
+
+
+def main() -> int:
+    """The exit status of the scenario: 0 when it met its limit."""
+    listing = "\n".join([f"  {name:<15} {what}" for name, what in SCENARIOS.items()])
+    parser = argparse.ArgumentParser(
+        prog="python -m load_tests",
+        description="Measurements of the server, as ratios within one run.",
+        epilog=f"scenarios:\n{listing}\n  {'all':<15} every one in turn, and a summary",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "scenario", nargs="?", choices=[*SCENARIOS, "all"], metavar="scenario", help="one of those below"
+    )
+    parser.add_argument(
+        "options", nargs=argparse.REMAINDER, help="options of the scenario, such as --rounds 2 or --help"
+    )
+    arguments = parser.parse_args()
+    if arguments.scenario is None:
+        parser.print_help()
+        return 0
+    if arguments.scenario == "all":
+        return run_all(arguments.options)
+    return run(arguments.scenario, arguments.options)[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""Do busy hooks cost the device its time? Rows/s of one model while pure-Python hooks of another fill the hook pool.
+
+The measured model runs on one thread for about a millisecond, and its requests bring several rows each, so that the
+execution loop is what bounds the rate, not the work on the event loop. Its figure with idle hooks is compared with
+
+- `hooks`: both hook threads of the same process compute in Python without end;
+- `beside`: another process does so: what the loss of a core costs without sharing an interpreter.
+
+Both are done at the server's switch interval and at CPython's own, which is there to show the effect.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGTERM
+from statistics import median
+
+from load_tests.counters import counted
+from load_tests.models import mlp, write_bundle
+from load_tests.processes import Server, end, inference_server
+from load_tests.report import machine, progress, spread, verdict
+from load_tests.wire import InferCall, infer_call, random_rows
+from load_tests.wrk import background, drive
+
+OURS_US, CPYTHON_US = 50, 5000
+
+#: Callers per hook thread: none of them ever waits for a client.
+CALLERS = 2
+
+CONNECTIONS = 32
+
+_MEASURED, _BUSY = (64, 2048, 1600, 10), (8, 8)
+
+_HOOKS = """
+def preprocess(inputs):
+    total = 0
+    for number in range({turns}):
+        total += number & 7
+    return inputs
+"""
+
+_SPIN = """
+while True:
+    pass
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measurement: rates a second, `compute` seconds per execution, `gap` seconds between two."""
+
+    rows: float
+    executions: float
+    compute: float
+    gap: float
+    hooks: float
+    errors: int
+
+
+def measure(server: Server, call: InferCall, seconds: int) -> Run:
+    """Drive the measured model and read what the server counted."""
+    before, hooks_before = counted(server, "measured"), counted(server, "busy")
+    run = drive(server, call, CONNECTIONS, seconds)
+    seen, hooks = counted(server, "measured") - before, counted(server, "busy") - hooks_before
+    executions = max(seen.dispatches, 1)
+    gap = (run.seconds - seen.compute_seconds) / executions
+    return Run(
+        seen.rows / run.seconds,
+        seen.dispatches / run.seconds,
+        seen.compute_seconds / executions,
+        gap,
+        hooks.requests / run.seconds,
+        run.errors,
+    )
+
+
+@contextmanager
+def spinning() -> Iterator[None]:
+    """A process that computes in Python without end."""
+    process = subprocess.Popen([sys.executable, "-c", _SPIN])
+    try:
+        yield
+    finally:
+        end(process, SIGTERM)
+
+
+def around(what: str, server: Server, busy: InferCall, callers: int) -> AbstractContextManager[None]:
+    """What goes on during a measurement."""
+    if what == "hooks":
+        return background(server, busy, callers)
+    return spinning() if what == "beside" else nullcontext()
+
+
+Runs = dict[tuple[int, str], list[Run]]
+
+
+def compare(servers: dict[int, Server], call: InferCall, callers: int, rounds: int, seconds: int) -> Runs:
+    """Every server idle, with busy hooks, and beside a busy process, in turn."""
+    runs: Runs = {}
+    busy = infer_call("busy", {"x": random_rows(1, _BUSY[0])})
+    print(f"{'switch µs':>9} {'meanwhile':>9} {'rows/s':>8} {'runs/s':>7} {'run µs':>7} {'gap µs':>7} {'hooks/s':>7}")
+    for turn in range(rounds):
+        progress(f"round {turn + 1} of {rounds}")
+        for interval, server in servers.items():
+            for what in ("idle", "hooks", "beside"):
+                with around(what, server, busy, callers):
+                    run = measure(server, call, seconds)
+                runs.setdefault((interval, what), []).append(run)
+                print(
+                    f"{interval:9} {what:>9} {run.rows:8.0f} {run.executions:7.0f} {run.compute * 1e6:7.0f} "
+                    f"{run.gap * 1e6:7.0f} {run.hooks:7.1f}",
+                    flush=True,
+                )
+    return runs
+
+
+def ratios(runs: Runs, interval: int, what: str) -> list[float]:
+    """Rows/s meanwhile over rows/s with idle hooks, round by round."""
+    return [run.rows / idle.rows for run, idle in zip(runs[interval, what], runs[interval, "idle"], strict=True)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table; 1 when busy hooks cost the measured model too much."""
+    parser = argparse.ArgumentParser(prog="hooks", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=int, default=4, help="length of one run")
+    parser.add_argument("--rows", type=int, default=8, help="rows of each measured request")
+    parser.add_argument("--hook-threads", type=int, default=2, help="threads of the hook pool, all of them busy")
+    parser.add_argument("--turns", type=int, default=600_000, help="turns of the hook's loop, about 50 ns each")
+    parser.add_argument("--limit", type=float, default=0.9, help="least rows/s with busy hooks, × those with idle ones")
+    arguments = parser.parse_args(argv)
+    print(machine())
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        root = Path(folder)
+        write_bundle(root / "bundles", "measured", mlp(_MEASURED))
+        write_bundle(root / "bundles", "busy", mlp(_BUSY), hooks=_HOOKS.format(turns=arguments.turns))
+        settings = {
+            "CACHE_DIR": str(root / "cache"),
+            "HOOK_THREADS": str(arguments.hook_threads),
+            "RUNTIME_INTRA_OP_THREADS": "1",
+            "SCHEDULER_SIZING": "fill",  # every execution is the same work
+        }
+        servers = {
+            interval: stack.enter_context(
+                inference_server(root / "bundles", SWITCH_INTERVAL_US=str(interval), **settings)
+            )
+            for interval in (OURS_US, CPYTHON_US)
+        }
+        call = infer_call("measured", {"x": random_rows(arguments.rows, _MEASURED[0])})
+        runs = compare(servers, call, CALLERS * arguments.hook_threads, arguments.rounds, arguments.seconds)
+    for interval in servers:
+        hooks, beside = (ratios(runs, interval, what) for what in ("hooks", "beside"))
+        shared = [a / b for a, b in zip(hooks, beside, strict=True)]
+        print(
+            f"switch interval {interval} µs: {spread(hooks)} × idle with busy hooks, {spread(beside)} × beside a busy "
+            f"process, so {spread(shared)} × for sharing the interpreter"
+        )
+    errors = sum(run.errors for several in runs.values() for run in several)
+    found = ratios(runs, OURS_US, "hooks")
+    text = f"{spread(found)} × the rows/s of idle hooks while {arguments.hook_threads} hook threads are busy"
+    return verdict(
+        median(found) >= arguments.limit and not errors, f"{text} (limit {arguments.limit:g}), {errors} errors"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""Status and admin commands."""
+
+import json
+
+import pytest
+
+from app.domain.config import ModelPolicy, Residency
+
+pytestmark = pytest.mark.anyio
+
+SET = "/admin/set_policy"
+
+
+@pytest.mark.parametrize("path", ["/status", "/admin/status"])
+async def test_status_tells_the_node_and_its_models(api, stage, path):
+    stage.load()
+    await api.infer([1, 2, 3])
+    stage.settle()
+    answer = await api.get(path)
+    assert answer.headers["content-type"] == "application/json"
+    status = answer.json()
+    assert (status["discipline"], status["backend"], status["alive"]) == ("fifo", "fake", True)
+    [model] = status["models"]
+    assert (model["name"], model["state"], model["reason"]) == ("m", "READY", "")
+    serving = model["serving"]
+    assert (serving["dispatches"], serving["rows"], serving["padded_rows"], serving["ok"]) == (1, 3, 1, 1)
+    assert serving["batch_axis"] == {"input": "x", "axis": 1}
+
+
+async def test_a_policy_changes_in_the_fields_that_are_sent(api, stage):
+    stage.policies["m"] = ModelPolicy(weight=2, max_wait_ms=3)
+    stage.load()
+    answer = await api.post(SET, json={"model": "m", "weight": 5, "residency": "system"})
+    assert answer.status_code == 200
+    expected = ModelPolicy(weight=5, max_wait_ms=3, residency=Residency.SYSTEM)
+    assert answer.json() == expected.model_dump(mode="json")
+    assert stage.engine.policy("m") == expected
+    await api.post(SET, json={"model": "m", "max_batch_size": 2})
+    assert stage.engine.policy("m").max_batch_size == 2
+    await api.post(SET, json={"model": "m", "max_batch_size": None})
+    assert stage.engine.policy("m") == expected
+
+
+async def test_a_policy_without_changes_is_told_as_it_is(api, stage):
+    stage.load()
+    answer = await api.post(SET, json={"model": "m"})
+    assert answer.json() == ModelPolicy().model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weight": 0}, "policy field 'weight': Input should be greater than 0, got 0"),
+        ({"weight": True}, "policy field 'weight': Input should be a valid number, got True"),
+        ({"weight": "2"}, "policy field 'weight': Input should be a valid number, got '2'"),
+        ({"weight": None}, "policy field 'weight'"),
+        ({"max_batch_size": 1.5}, "policy field 'max_batch_size'"),
+        ({"residency": "host"}, "'unpinned', 'system' or 'device'"),
+        ({"wieght": 1}, "policy field 'wieght': Extra inputs are not permitted; known are: weight, "),
+        ({"padding": "x" * 1000}, "policy field 'padding'"),
+        ({"model": 3}, "policy field 'model'"),
+    ],
+)
+async def test_a_bad_policy_is_refused_by_field_value_and_what_is_allowed(api, stage, change, message):
+    stage.load()
+    answer = await api.post(SET, json={"model": "m", **change})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    assert message in answer.json()["error"]
+    assert len(answer.content) < 500
+    assert stage.engine.policy("m") == ModelPolicy()
+
+
+async def test_a_policy_needs_a_model(api):
+    answer = await api.post(SET, json={"weight": 1})
+    assert (answer.status_code, "'model'" in answer.json()["error"]) == (400, True)
+
+
+async def test_a_policy_of_an_unknown_model_is_not_found(api, stage):
+    answer = await api.post(SET, json={"model": "absent", "weight": 1})
+    assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
+    stage.control.announce(["idle"], [], lambda names: None)
+    stage.settle()
+    assert (await api.post(SET, json={"model": "idle", "weight": 1})).status_code == 503
+
+
+async def test_the_documentation_describes_the_bodies(api):
+    paths = (await api.get("/openapi.json")).json()
+    body = paths["paths"][SET]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert set(body["properties"]) == {"model", *ModelPolicy.model_fields}
+    assert body["required"] == ["model"]
+    for name in [each.split('"')[0] for each in json.dumps(paths).split("#/components/schemas/")[1:]]:
+        assert name in paths["components"]["schemas"]

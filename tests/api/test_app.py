@@ -1,0 +1,84 @@
+"""The application as a whole: every answer has its form, also where no route gave it."""
+
+import pytest
+
+pytestmark = pytest.mark.anyio
+
+
+def refused(answer):
+    """Status and code of a refusal in the one form."""
+    assert answer.headers["content-type"] == "application/json"
+    assert set(answer.json()) == {"error", "code"}
+    assert all(isinstance(value, str) for value in answer.json().values())
+    return answer.status_code, answer.json()["code"]
+
+
+async def test_the_root_says_what_this_is_and_where_to_look(api):
+    links = (await api.get("/")).json()
+    assert links["name"] == "inference-server"
+    for path in (links["docs"], links["status"], links["v2"], "/metrics", "/openapi.json"):
+        assert (await api.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/v2/models/m/infer/x", "/v2/models//infer", "/v2/models/m/generate"])
+async def test_an_unknown_route_is_not_found(api, path):
+    assert refused(await api.post(path, content=b"{}")) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v2/models/m/infer", "POST"),
+        ("DELETE", "/v2/models/m/versions/1/infer", "POST"),
+        ("POST", "/v2", "GET"),
+        ("TRACE", "/v2", "GET"),
+        ("PUT", "/metrics", "GET"),
+        ("GET", "/admin/set_policy", "POST"),
+    ],
+)
+async def test_a_wrong_method_is_told_the_right_one(api, method, path, allowed):
+    async with api.client({"Authorization": "Bearer the-admin-token"}) as client:
+        answer = await client.request(method, path)
+    assert refused(answer) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == allowed
+
+
+async def test_a_crash_tells_no_internals(api, stage):
+    def crash():
+        raise RuntimeError("secret detail")
+
+    stage.backend.memory = crash
+    answer = await api.get("/status")
+    assert refused(answer) == (500, "internal")
+    assert "secret" not in answer.text
+
+
+async def test_an_inference_request_takes_the_asgi_door(api, stage):
+    stage.load()
+    answer = await api.infer([1, 2], id="mine")
+    assert answer.status_code == 200
+    assert answer.json()["id"] == "mine"
+    assert answer.json()["outputs"] == [
+        {"name": "y", "datatype": "FP32", "shape": [2, 3], "data": [1, 1, 1, 2, 2, 2]},
+    ]
+    assert refused(await api.infer([1], name="absent")) == (404, "model_not_found")
+    assert refused(await api.post("/v2/models/m/infer", content=b"{")) == (400, "invalid_request")
+
+
+async def test_a_body_above_the_limit_is_refused(make_api, stage):
+    stage.load()
+    api = make_api(max_body_bytes=100)
+    assert refused(await api.post("/v2/models/m/infer", content=b" " * 101)) == (413, "payload_too_large")
+
+    async def pieces():
+        for _ in range(3):
+            yield b" " * 40
+
+    assert refused(await api.post("/v2/models/m/infer", content=pieces())) == (413, "payload_too_large")
+    account = stage.registry.resolve("m").account
+    assert account.in_flight == 0
+
+
+async def test_every_documented_route_has_a_summary(api):
+    paths = (await api.get("/openapi.json")).json()["paths"]
+    assert all(operation["summary"] for path in paths.values() for operation in path.values())

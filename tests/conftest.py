@@ -1,0 +1,215 @@
+"""An engine over a fake device: the real dispatcher, loader, pools and watcher, bundles from disk."""
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from app.backends.fake import FakeBackend
+from app.domain.config import ModelPolicy, SchedulerConfig
+from app.domain.model import MergeKey
+from app.engine.engine import Engine
+from app.engine.readiness import Readiness
+from app.engine.request import InferRequest
+from app.engine.status import StatusReader
+from app.runtime.control import Control
+from app.runtime.dispatcher import Dispatcher
+from app.runtime.executor import Executor
+from app.runtime.hook_pool import HookPool
+from app.runtime.loader import Loader
+from app.runtime.pending import PendingRequest
+from app.runtime.registry import ModelRegistry
+from app.runtime.watcher import RepositoryWatcher
+from app.runtime.weights import WeightCache
+from app.scheduling.scheduler import Scheduler
+from tests.builders import rows_of, write_identity_bundle
+
+
+class Clock:
+    """The monotonic clock, which can be put forward."""
+
+    def __init__(self):
+        self.ahead = 0.0
+
+    def __call__(self):
+        return time.monotonic() + self.ahead
+
+    def skip(self, seconds):
+        self.ahead += seconds
+
+
+class Hold:
+    """A step that waits until it is let go, whatever it is called with."""
+
+    def __init__(self):
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, *_):
+        self.entered.set()
+        assert self.opened.wait(30)
+
+    def wait_entered(self):
+        assert self.entered.wait(30)
+
+    def open(self):
+        self.opened.set()
+
+
+@dataclass
+class Stage:
+    """The parts, and short ways to use them."""
+
+    root: Path
+    clock: Clock
+    backend: FakeBackend
+    dispatcher: Dispatcher
+    loader: Loader
+    control: Control
+    registry: ModelRegistry
+    weights: WeightCache
+    watcher: RepositoryWatcher
+    readiness: Readiness
+    hooks: HookPool
+    engine: Engine
+    config: SchedulerConfig
+    policies: dict[str, ModelPolicy]
+    watchers: list[RepositoryWatcher] = field(default_factory=list)
+
+    def load(self, name="m", **bundle):
+        """Write a bundle and load it; its generation."""
+        path = write_identity_bundle(self.root, name, **bundle)
+        self.control.load_model(name, path).result(30)
+        self.backend.calls.clear()
+        return self.registry.resolve(name)
+
+    def ask(self, row=0, rows=1, name="m"):
+        """Queue a request for rows that tell their number; the future of its part."""
+        request = PendingRequest(
+            model_id=self.registry.resolve(name).model_id,
+            merge_key=MergeKey("default"),
+            rows=rows,
+            enqueued_at=self.clock(),
+            deadline=inf,
+            inputs={"x": rows_of(row, rows)},
+            future=concurrent.futures.Future(),
+        )
+        self.dispatcher.submit([request], request.enqueued_at)
+        return request.future
+
+    def answer(self, row=0, rows=1, name="m"):
+        """The first column of an answer."""
+        return self.ask(row, rows, name).result(30).outputs["y"][:, 0].tolist()
+
+    def hold_run(self):
+        """Hold the device: the next execution waits to be let go. Those after it do not."""
+        hold = Hold()
+
+        def once(*_):
+            self.backend.on_run = None
+            hold()
+
+        self.backend.on_run = once
+        return hold
+
+    def hold_compile(self):
+        """Hold the loader: the next load waits to be let go. Those after it do not."""
+        hold = Hold()
+
+        def once(*_):
+            self.backend.on_compile = None
+            hold()
+
+        self.backend.on_compile = once
+        return hold
+
+    def settle(self):
+        """Wait until the dispatcher has carried out what it was told."""
+        self.dispatcher.call(lambda: None).result(30)
+
+    def states(self):
+        """State and reason by name."""
+        self.settle()
+        return {name: (str(entry.state), entry.reason) for name, entry in self.registry.entries.items()}
+
+    def stats(self, name="m"):
+        """What the scheduler counts of a name."""
+        return self.dispatcher.stats().models[self.registry.resolve(name).model_id]
+
+    def watch(
+        self,
+        include: Sequence[str] = ("*",),
+        startup: Sequence[str] = ("*",),
+        roots: Sequence[Path] | None = None,
+        poll_seconds: float | None = None,
+        readiness: Readiness | None = None,
+    ):
+        """Another watcher of the same directory."""
+        told = (readiness or self.readiness).expect
+        watcher = RepositoryWatcher(
+            roots or [self.root], include, startup, self.control, poll_seconds=poll_seconds, on_started=told
+        )
+        self.watchers.append(watcher)
+        return watcher
+
+    def status(self, mode="dynamic"):
+        """A reader of the status."""
+        return StatusReader(self.dispatcher, self.registry, self.weights, self.backend, self.hooks, self.watcher, mode)
+
+    async def infer(self, inputs, name="m", **fields):
+        """One request, begun and ended as the HTTP layer does it."""
+        generation = self.engine.resolve(name, None)
+        self.engine.begin(generation)
+        code: str | None = "internal"
+        try:
+            result = await self.engine.infer(InferRequest(generation, inputs, self.clock(), **fields))
+            code = None
+        except BaseException as error:
+            code = getattr(error, "code", "cancelled")
+            raise
+        finally:
+            self.engine.end(generation, code, 0.0)
+        return result
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture
+def stage(tmp_path):
+    """An engine whose threads run. `policies` are the configured ones, and may be changed."""
+    clock, root = Clock(), tmp_path / "models"
+    root.mkdir()
+    config = SchedulerConfig(discipline="fifo", sizing="fill")
+    policies = {"bounded": ModelPolicy(max_batch_size=2)}
+    backend, registry, weights = FakeBackend(spend=clock.skip), ModelRegistry(), WeightCache()
+    executor = Executor(weights, clock)
+    dispatcher = Dispatcher(Scheduler(config), executor, clock)
+    loader = Loader(backend)
+    control = Control(
+        dispatcher, executor, weights, registry, loader, lambda name: policies.get(name, ModelPolicy()), clock
+    )
+    hooks, readiness = HookPool("hook", 2), Readiness(())
+    watcher = RepositoryWatcher([root], ["*"], ["*"], control, poll_seconds=None, on_started=readiness.expect)
+    engine = Engine(dispatcher, control, registry, watcher, hooks, clock)
+    staged = Stage(
+        root, clock, backend, dispatcher, loader, control, registry, weights, watcher, readiness, hooks, engine, config,
+        policies,
+    )  # fmt: skip
+    dispatcher.start()
+    yield staged
+    for each in staged.watchers:
+        each.stop()
+    loader.stop()
+    for each in staged.watchers:
+        each.join()
+    control.stop()
+    dispatcher.stop(10)
+    hooks.stop()

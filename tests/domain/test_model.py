@@ -1,0 +1,177 @@
+"""What a model is: which requests merge, which variant takes them, how many rows they have."""
+
+import numpy as np
+import pytest
+
+from app.domain.errors import InvalidRequest, ShapeNotCompiled
+from app.domain.model import MAX_CONSTANT_BYTES, MergeKey, ModelSpec, Variant
+from app.domain.tensors import TensorSpec
+from tests.builders import rows_of, spec, tensor
+
+BATCHED = tensor("x")
+CONSTANT = TensorSpec("rate", "INT64", (), None)
+IMAGE = TensorSpec("image", "FP32", (-1, 3, -1, -1), 0)
+AXIS_1 = TensorSpec("state", "FP32", (2, -1), 1)
+
+
+def resolutions(*extents):
+    """A model with one variant per (height, width)."""
+    variants = tuple(Variant(f"{h}x{w}", (1, 4), {("image", 2): h, ("image", 3): w}) for h, w in extents)
+    return spec(inputs=(IMAGE,), variants=variants)
+
+
+def image(rows, height, width):
+    return {"image": np.zeros((rows, 3, height, width), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "batching", "coalesces"),
+    [
+        ((BATCHED,), (tensor("y"),), True, True),
+        ((BATCHED,), (tensor("y"),), False, False),
+        ((BATCHED, CONSTANT), (tensor("y"),), True, True),
+        ((BATCHED, AXIS_1), (AXIS_1,), True, True),
+        ((CONSTANT,), (tensor("y"),), True, False),
+        ((BATCHED,), (tensor("y"), CONSTANT), True, False),
+        ((BATCHED,), (CONSTANT,), True, False),
+    ],
+)
+def test_a_model_coalesces_when_every_output_and_one_input_have_a_batch_axis(inputs, outputs, batching, coalesces):
+    model = spec(inputs=inputs, outputs=outputs, batching=batching)
+    assert model.coalescible is coalesces
+    assert model.splittable is coalesces
+
+
+def test_a_model_without_outputs_merges_nothing():
+    assert not ModelSpec("m", (BATCHED,), (), ()).coalescible
+
+
+def test_sizes_are_those_of_the_variant_and_none_where_nothing_merges():
+    assert spec(sizes=(1, 4)).sizes("default") == (1, 4)
+    assert spec(sizes=(1, 4)).largest("default") == 4
+    alone = spec(sizes=(1, 4), batching=False)
+    assert alone.sizes("default") == ()
+    assert alone.largest("default") is None
+    exact = spec(sizes=())
+    assert exact.largest("default") is None
+
+
+def test_tensors_are_found_by_name():
+    model = spec(inputs=(BATCHED, CONSTANT), client_inputs=(IMAGE,), client_outputs=(AXIS_1,))
+    assert set(model.inputs_by_name) == {"x", "rate"}
+    assert set(model.client_inputs_by_name) == {"image"}
+    assert set(model.client_outputs_by_name) == {"state"}
+    assert set(model.variants_by_key) == {"default"}
+
+
+# rows
+
+
+def test_rows_are_counted_along_each_inputs_own_axis():
+    model = spec(inputs=(BATCHED, AXIS_1, CONSTANT))
+    assert model.rows_of({"x": rows_of(0, 5), "state": np.zeros((2, 5)), "rate": np.array(1)}) == 5
+
+
+def test_rows_that_disagree_name_both_inputs_and_both_counts():
+    model = spec(inputs=(BATCHED, AXIS_1))
+    with pytest.raises(InvalidRequest) as caught:
+        model.rows_of({"x": rows_of(0, 5), "state": np.zeros((2, 4))})
+    assert caught.value.message == "input 'state' has batch size 4, which does not match the 5 of input 'x'"
+
+
+def test_no_rows_are_an_empty_batch():
+    with pytest.raises(InvalidRequest, match="'x' has 0 rows") as caught:
+        spec().rows_of({"x": rows_of(0, 0)})
+    assert caught.value.code == "empty_batch"
+
+
+def test_a_request_without_a_batch_axis_is_one_row():
+    assert spec(inputs=(CONSTANT,)).rows_of({"rate": np.array(16000)}) == 1
+
+
+def test_extents_that_are_no_batch_may_be_empty():
+    assert spec(inputs=(tensor("x", shape=(-1, -1)),)).rows_of({"x": np.zeros((2, 0), np.float32)}) == 2
+
+
+# variants
+
+
+def test_the_variant_is_the_one_whose_extents_the_tensors_have():
+    model = resolutions((224, 224), (224, 320))
+    assert model.variant_of(image(1, 224, 224)) == "224x224"
+    assert model.variant_of(image(9, 224, 320)) == "224x320"
+
+
+def test_a_shape_that_no_variant_takes_is_told_with_those_that_are_taken():
+    with pytest.raises(ShapeNotCompiled) as caught:
+        resolutions((224, 224), (64, 64)).variant_of(image(2, 224, 100))
+    assert caught.value.message == (
+        "no compiled program for input shape [2, 3, 224, 100] of input 'image'; "
+        "compiled are [-1, 3, 224, 224], [-1, 3, 64, 64]"
+    )
+
+
+def test_a_combination_that_no_variant_takes_names_every_input_of_it():
+    left, right = TensorSpec("a", "FP32", (-1, -1), 0), TensorSpec("b", "FP32", (-1, -1), 0)
+    variants = tuple(Variant(f"s={s}", (1,), {("a", 1): s, ("b", 1): s}) for s in (8, 16))
+    model = spec(inputs=(left, right), variants=variants)
+    with pytest.raises(ShapeNotCompiled) as caught:
+        model.variant_of({"a": np.zeros((1, 8)), "b": np.zeros((1, 16))})
+    assert caught.value.message == (
+        "no compiled program for input shape [1, 8] of input 'a' and [1, 16] of input 'b'; "
+        "compiled are [-1, 8] and [-1, 8], [-1, 16] and [-1, 16]"
+    )
+
+
+# merge keys
+
+
+def test_fixed_shapes_share_one_key():
+    model = spec()
+    assert model.merge_key({"x": rows_of(0, 1)}, 1) is model.merge_key({"x": rows_of(5, 3)}, 2)
+
+
+def test_variants_do_not_merge():
+    model = resolutions((8, 8), (16, 16))
+    assert model.merge_key(image(1, 8, 8), 1) != model.merge_key(image(1, 16, 16), 2)
+    assert model.merge_key(image(1, 8, 8), 1) == model.merge_key(image(4, 8, 8), 2)
+
+
+def test_free_extents_merge_only_when_equal():
+    model = spec(inputs=(tensor("x", shape=(-1, -1)),))
+    keys = {model.merge_key({"x": np.zeros((rows, width))}, 1) for rows, width in [(1, 7), (4, 7), (1, 9)]}
+    assert len(keys) == 2
+
+
+def test_free_extents_of_inputs_without_a_batch_axis_count_too():
+    model = spec(inputs=(BATCHED, TensorSpec("table", "UINT8", (-1,), None), TensorSpec("more", "UINT8", (-1,), None)))
+    left = {"x": rows_of(0, 1), "table": np.zeros(1, np.uint8), "more": np.zeros(2, np.uint8)}
+    right = {"x": rows_of(0, 1), "table": np.zeros(2, np.uint8), "more": np.zeros(1, np.uint8)}
+    assert model.merge_key(left, 1) != model.merge_key(right, 2)
+
+
+def test_constants_merge_only_when_their_bytes_are_equal():
+    model = spec(inputs=(BATCHED, CONSTANT))
+    low, high, again = (model.merge_key({"x": rows_of(0, 1), "rate": np.array(rate)}, 1) for rate in (8, 16, 8))
+    assert low == again
+    assert low != high
+    assert not low.alone
+
+
+@pytest.mark.parametrize(("extra", "alone"), [(0, 0), (1, 7)])
+def test_constants_above_a_kilobyte_never_merge(extra, alone):
+    model = spec(inputs=(BATCHED, TensorSpec("table", "UINT8", (-1,), None)))
+    inputs = {"x": rows_of(0, 1), "table": np.zeros(MAX_CONSTANT_BYTES + extra, np.uint8)}
+    assert model.merge_key(inputs, 7).alone == alone
+
+
+def test_constant_strings_never_merge():
+    model = spec(inputs=(BATCHED, TensorSpec("prompt", "BYTES", (1,), None)))
+    inputs = {"x": rows_of(0, 1), "prompt": np.array([b"a"], object)}
+    assert model.merge_key(inputs, 3) == MergeKey("default", alone=3)
+
+
+def test_requests_of_a_model_that_does_not_coalesce_are_told_apart_by_their_tokens():
+    model = spec(batching=False)
+    keys = [model.merge_key({"x": rows_of(0, 1)}, token) for token in (1, 2)]
+    assert keys[0] != keys[1]

@@ -1,0 +1,92 @@
+"""The snapshot of the node."""
+
+import concurrent.futures
+import os
+import shutil
+
+import pytest
+
+from app.domain.config import ModelPolicy
+from tests.builders import rows_of, write_identity_bundle
+
+pytestmark = pytest.mark.anyio
+
+
+def test_a_node_without_models(stage):
+    status = stage.status().read()
+    assert (status.backend, status.discipline, status.control_mode) == ("fake", "fifo", "dynamic")
+    assert (status.alive, status.queue_depth, status.models, status.problems) == (True, 0, (), {})
+
+
+@pytest.mark.parametrize(
+    ("mode", "residency"),
+    [("dynamic", "self_managed"), ("static", "self_managed"), ("explicit", "externally_managed")],
+)
+def test_the_residency_mode_follows_the_control_mode(stage, mode, residency):
+    assert stage.status(mode).read().residency_mode == residency
+
+
+def test_models_are_listed_by_name_with_state_and_reason(stage):
+    stage.load("b")
+    stage.control.load_model("a", write_identity_bundle(stage.root, "a", manifest="nonsense: 1\n")).exception(30)
+    models = stage.status().read().models
+    assert [(model.name, model.state) for model in models] == [("a", "UNAVAILABLE"), ("b", "READY")]
+    assert "nonsense" in models[0].reason
+    assert models[0].serving is None
+
+
+async def test_a_model_that_serves_tells_what_it_did(stage):
+    stage.backend.weights["m"] = 1234
+    stage.policies["m"] = ModelPolicy(weight=3, max_batch_size=2)
+    stage.load()
+    await stage.infer({"x": rows_of(0, 3)})
+    stage.settle()
+    status = stage.status().read()
+    [model] = status.models
+    serving = model.serving
+    assert serving is not None
+    assert (serving.version, serving.weight, serving.max_batch_size) == ("1", 3, 2)
+    assert (serving.dispatches, serving.requests, serving.rows, serving.padded_rows) == (1, 1, 3, 1)
+    assert (serving.batch_rows, serving.batch_sizes) == ({"3": 1}, {"4": 1})
+    assert (serving.accepted, serving.ok, serving.failed, serving.dropped, serving.in_flight) == (1, 1, 0, {}, 0)
+    assert set(serving.costs["default"]) == {"1", "2", "4"}
+    assert (serving.batchable, serving.batch_axis.input, serving.batch_axis.axis) == (True, "x", 1)
+    assert (serving.resident, serving.provider, serving.weight_bytes) == (True, "FakeExecutionProvider", 1234)
+    assert status.resident_weight_bytes == status.device_memory_in_use_bytes == 1234
+    assert len(serving.digest) == 64
+
+
+@pytest.mark.parametrize("change", ["reload", "rename"])
+def test_a_model_is_never_missed_while_it_is_swapped(stage, monkeypatch, change):
+    """Registry and scheduler change one after the other, and a reader looks at both: it must not fall between."""
+    stage.load()
+    reader, replace = stage.status(), stage.registry.replace
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        reads = []
+
+        def read_first(gone, come):
+            reads.append(pool.submit(reader.read))
+            concurrent.futures.wait(reads, 0.1)  # as far as it gets: the lock holds it up
+            replace(gone, come)
+
+        monkeypatch.setattr(stage.registry, "replace", read_first)
+        if change == "reload":
+            stage.control.load_model("m", stage.root / "m").result(30)
+        else:
+            stage.control.rename_models([("m", "n")]).result(30)
+        for read in reads:
+            [model] = read.result(30).models
+            assert model.serving is not None
+
+
+def test_problems_are_told_also_of_names_that_are_no_text(stage):
+    name = os.fsencode(stage.root) + b"/\xff"
+    os.mkdir(name)
+    (stage.root / os.fsdecode(b"\xff") / "model.onnx").touch()
+    stage.watcher.first_look()
+    stage.settle()
+    [(path, fault)] = stage.status().read().problems.items()
+    assert path == f"{stage.root}/\\xff"
+    assert "no model name" in fault
+    (path + fault).encode()
+    shutil.rmtree(name)

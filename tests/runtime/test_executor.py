@@ -1,0 +1,113 @@
+"""One dispatch on the device: whatever happens, every request is answered once."""
+
+import concurrent.futures
+from math import inf
+
+import numpy as np
+import pytest
+
+from app.backends.base import CacheEntry
+from app.backends.fake import FakeBackend
+from app.domain.errors import ExecutionFailed, ModelNotFound, OutOfMemory
+from app.domain.model import MergeKey
+from app.domain.tensors import TensorSpec
+from app.runtime.executor import Executor
+from app.runtime.pending import PendingRequest
+from app.runtime.weights import WeightCache
+from app.scheduling.scheduler import Dispatch
+from tests.builders import rows_of, spec
+
+
+def pending(row, rows):
+    """A queued request for rows that tell their number."""
+    return PendingRequest(
+        model_id="m",
+        merge_key=MergeKey("default"),
+        rows=rows,
+        enqueued_at=0.0,
+        deadline=inf,
+        inputs={"x": rows_of(row, rows)},
+        future=concurrent.futures.Future(),
+    )
+
+
+class Bench:
+    """An executor with one fake model `m`, on a clock that only its executions move."""
+
+    def __init__(self, model=None, padding="zeros"):
+        self.now = 100.0
+        self.backend = FakeBackend(cost=lambda variant, size: 0.25, spend=self.spend)
+        self.weights = WeightCache()
+        self.executor = Executor(self.weights, lambda: self.now)
+        self.spec = model or spec()
+        self.weights.put("m", self.backend.prepare(CacheEntry(__file__, "plain", 1), self.spec))  # type: ignore[arg-type]
+        self.executor.add_model("m", self.spec, padding)
+
+    def spend(self, seconds):
+        self.now += seconds
+
+    def execute(self, *counts, size=4):
+        """Run one dispatch of requests with so many rows; seconds and futures."""
+        requests = [pending(10 * index, rows) for index, rows in enumerate(counts)]
+        dispatch = Dispatch("m", "default", size, sum(counts), tuple(requests))
+        return self.executor.execute(dispatch), [request.future for request in requests]
+
+
+def test_every_request_gets_its_own_rows_and_the_facts_of_the_dispatch():
+    seconds, futures = Bench().execute(1, 2)
+    assert seconds == 0.25
+    parts = [future.result(0) for future in futures]
+    np.testing.assert_array_equal(parts[0].outputs["y"], rows_of(0, 1))
+    np.testing.assert_array_equal(parts[1].outputs["y"], rows_of(10, 2))
+    facts = parts[0].facts
+    assert parts[1].facts is facts
+    assert (facts.started_at, facts.load_seconds, facts.compute_seconds) == (100.0, 0.0, 0.25)
+    assert (facts.rows, facts.size) == (3, 4)
+
+
+def test_a_model_that_does_not_coalesce_gets_its_outputs_whole():
+    mean = TensorSpec("mean", "FP32", (), None)
+    seconds, futures = Bench(spec(sizes=(1, 2, 4), outputs=(mean,))).execute(3, size=3)
+    assert seconds == 0.25
+    assert futures[0].result(0).outputs["mean"].shape == ()
+
+
+@pytest.mark.parametrize("failure", [ExecutionFailed("boom", reason="narrow"), OutOfMemory("boom")])
+def test_a_failure_is_everyones_own_copy(failure):
+    bench = Bench()
+    bench.backend.fail_next(failure)
+    seconds, futures = bench.execute(1, 2)
+    errors = [future.exception(0) for future in futures]
+    assert seconds is None
+    assert [(type(error), error.message, error.code) for error in errors] == [
+        (type(failure), failure.message, failure.code)
+    ] * 2
+    assert len({id(error) for error in [*errors, failure]}) == 3
+
+
+def test_an_unexpected_failure_is_logged_and_its_details_are_kept_from_callers(caplog):
+    bench = Bench()
+    bench.backend.fail_next(RuntimeError("secret detail"))
+    seconds, futures = bench.execute(1)
+    error = futures[0].exception(0)
+    assert seconds is None
+    assert isinstance(error, ExecutionFailed)
+    assert "secret" not in error.message
+    assert "secret detail" in caplog.text
+
+
+def test_requests_of_a_model_that_was_unloaded_are_told_so():
+    bench = Bench()
+    bench.weights.drop("m")
+    bench.executor.remove_model("m")
+    seconds, futures = bench.execute(1)
+    assert seconds is None
+    assert isinstance(futures[0].exception(0), ModelNotFound)
+
+
+def test_a_caller_that_gave_up_is_left_alone():
+    bench = Bench()
+    request = pending(0, 1)
+    request.future.cancel()
+    assert bench.executor.execute(Dispatch("m", "default", 1, 1, (request,))) == 0.25
+    assert request.future.cancelled()
