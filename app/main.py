@@ -22,6 +22,7 @@ from app.api import app as http
 from app.api.access import Access, make_admin_token
 from app.api.inference import Inference
 from app.api.limits import InFlight
+from app.backends.base import Backend
 from app.domain.config import ModelPolicy
 from app.engine.engine import Engine
 from app.engine.readiness import Readiness
@@ -45,6 +46,7 @@ class Node:
     """Everything that one process is made of."""
 
     settings: Settings
+    backend: Backend
     engine: Engine
     dispatcher: Dispatcher
     control: Control
@@ -87,7 +89,9 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
         settings.endpoints.max_body_bytes,
     )
     inference = Inference(engine, access, in_flight)
-    return Node(settings, engine, dispatcher, control, loader, hooks, watcher, readiness, status, access, inference)
+    return Node(
+        settings, backend, engine, dispatcher, control, loader, hooks, watcher, readiness, status, access, inference
+    )
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -143,6 +147,7 @@ def drainer(node: Node) -> Callable[[], Awaitable[None]]:
 def stop_node(node: Node) -> None:
     """End every thread; weights go last, on the dispatcher thread."""
     node.watcher.stop()
+    node.backend.close()  # a running compile ends, so that the loader does
     node.loader.stop()
     node.watcher.join()
     node.control.stop()

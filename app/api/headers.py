@@ -64,5 +64,5 @@ def parse_timeout(name: bytes, value: bytes) -> float:
         raise InvalidRequest(
             f"header {name.decode('latin-1')}: expected whole milliseconds, 0 for none, got {value.decode('latin-1')!r}"
         )
-    milliseconds = float(text) if len(text) < 20 else inf
+    milliseconds = float(text)
     return milliseconds / 1000 if 0 < milliseconds <= _FOREVER_MS else inf

@@ -67,11 +67,13 @@ async def test_connection_close_is_obeyed(client):
 
 @pytest.mark.parametrize("cut", [None, -1])
 async def test_nothing_is_served_after_connection_close(client, server, cut):
-    first = request(b"1", "m", "Connection: close")
+    first = request(b"1", "slow", "Connection: close")
     if cut is not None:
         await client.send(first[:cut])
         await eventually(lambda: server.handler.admitted)
     await client.send(first[cut:] + request(b"2") if cut else first + request(b"2"))
+    await server.handler.until(lambda: server.handler.started)
+    server.handler.gate.set()
     assert (await client.response()).body == b"1"
     assert await client.closed()
     assert len(server.handler.admitted) == 1
@@ -121,6 +123,7 @@ async def test_pipelined_requests_wait_for_the_first(client, server):
 
 async def test_any_number_of_pipelined_requests_is_answered(client, server):
     await client.send(request(b"first", "slow") + request(b"x") * 1500)
+    await server.handler.until(lambda: server.handler.started)
     server.handler.gate.set()
     assert (await client.response()).body == b"first"
     for _ in range(1500):
