@@ -23,8 +23,8 @@ fmt: $(VENV)/.tested ## format and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-load: $(VENV)/.tested ## the load tests: see load_tests/README.md
-	$(BIN)/python -m load_tests
+load: $(VENV)/.tested ## list the load tests; make load SCENARIO=hot_path runs one
+	$(BIN)/python -m load_tests $(SCENARIO)
 
 lock: $(VENV)/.tested ## choose new versions: rewrites requirements.lock
 	$(PIP) uv

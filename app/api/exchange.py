@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 Buffer = bytes | bytearray | memoryview
 
@@ -14,7 +14,8 @@ HeaderList = Sequence[tuple[bytes, bytes]]
 class RequestHead:
     """An inference request before its body: complete headers, `received_at` in monotonic seconds.
 
-    `model` and `version` are percent-decoded path segments; `content_length` is None for a chunked body.
+    `model` and `version` are percent-decoded path segments; `content_length` is None for a chunked body. `read` is the
+    handler's: what it made of the headers, which a door hands on to the next request with the very same ones.
     """
 
     model: str
@@ -22,6 +23,7 @@ class RequestHead:
     headers: HeaderList
     received_at: float
     content_length: int | None = None
+    read: Any = None
 
 
 @dataclass(slots=True)

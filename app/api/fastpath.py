@@ -92,7 +92,7 @@ class FastPathProtocol(HttpToolsProtocol):
         """Serve a request whose head, byte for byte, is that of the one before: no parser needs to see it."""
         assert self._handler is not None
         last = repeat.head
-        head = RequestHead(last.model, last.version, last.headers, self._now, last.content_length)
+        head = RequestHead(last.model, last.version, last.headers, self._now, last.content_length, last.read)
         exchange = self._answers.current = Exchange(head, repeat.target)
         try:
             exchange.ticket = self._handler.admit(head)

@@ -85,7 +85,9 @@ class Inference:
 
     def admit(self, head: RequestHead) -> Ticket:
         """Refuse what the headers suffice to refuse, before the body is read. Raises `ServingError`."""
-        headers = read_headers(head.headers)
+        headers: InferHeaders | None = head.read
+        if headers is None:
+            headers = head.read = read_headers(head.headers)
         if not self._access.api_is_open:
             self._access.check(Door.API, headers.authorization)
         generation = self.engine.resolve(head.model, head.version)

@@ -62,11 +62,13 @@ class Patience:
         self._timer = self._connection.loop.call_later(max(wait, 0.0), self._look)
 
     def _look(self) -> None:
+        if self._transport.get_protocol() is not self._connection:
+            return  # it was upgraded
         if self._flow.read_paused and not self._flow.write_paused:
             self.since = monotonic()  # nobody listened
         if self._due() <= monotonic():
             self._expire()
-        if not self._transport.is_closing() and self._transport.get_protocol() is self._connection:
+        if not self._transport.is_closing():
             self._arm()
 
     def _due(self) -> float:

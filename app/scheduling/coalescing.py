@@ -71,17 +71,15 @@ def _cheapest_per_row(
 ) -> BatchPlan | None:
     """Of the prefixes the sizes allow, the one of least cost per row, larger on a tie; None if a cost is missing."""
     best, best_price = (0, 0, 0), inf
-    below = take = 0
+    take = 0
     for target in sizes[bisect_left(sizes, sums[0]) :]:
         before, take = take, bisect_right(sums, min(target, room))
-        if take > before:
-            rows = sums[take - 1]
-            size = target if rows > below else sizes[bisect_left(sizes, rows)]
-            seconds = cost(size)
-            if seconds is None:
-                return None
-            price = seconds / rows
-            if price <= best_price:
-                best, best_price = (take, size, rows), price
-        below = target
+        if take == before:
+            continue  # what this size would add does not fit; otherwise it is the smallest that holds the prefix
+        seconds = cost(target)
+        if seconds is None:
+            return None
+        rows = sums[take - 1]
+        if seconds / rows <= best_price:
+            best, best_price = (take, target, rows), seconds / rows
     return BatchPlan(*best)

@@ -131,6 +131,36 @@ def test_a_change_of_weight_does_not_lock_out_the_one_that_used_most():
     assert device.longest_gap["b"] <= 1.02
 
 
+def test_a_newcomer_does_not_starve_beside_one_with_endless_credit():
+    device = Device(scheduler(*models("a", "b"), fair_credit_seconds=1e9), lambda dispatch: 0.01)
+    device.contend("a", 1000)
+    for _ in range(500):
+        device.step()
+    device.made.withdraw(device.made._queues["a"].leading(500), device.now)
+    device._since.clear()
+    device.contend("b", 1000)
+    device.step()
+    device.longest_gap.clear()
+    device.contend("a")
+    for _ in range(110):
+        device.step()
+    assert 0.99 <= device.longest_gap["a"] <= 1.02
+
+
+def test_time_spent_waiting_for_company_is_not_starvation():
+    made = scheduler(spec("a"), *models("b"), policies={"a": ModelPolicy(max_wait_ms=2000)})
+    push(made, *[request("a") for _ in range(5)], request("b"), request("b"))
+    for _ in range(2):
+        dispatch = made.next_decision(0.0).dispatch
+        made.record(dispatch, {"a": 0.9, "b": 0.1}[dispatch.model_id], 0.0)
+    assert made._queues["a"].depth == 1
+    for _ in range(2):
+        push(made, request("b", enqueued_at=1.9), now=1.9)
+        assert made.next_decision(1.9).dispatch.model_id == "b"
+    push(made, request("b", enqueued_at=2.0), now=2.0)
+    assert made.next_decision(2.0).dispatch.model_id == "b"
+
+
 def test_without_any_use_yet_the_order_is_share_per_cost():
     policies = weights(a=1.0, b=3.0, c=2.0)
     made = scheduler(*models("a", "b", "c"), policies=policies, recency_penalty_cap=1.0)

@@ -1,6 +1,7 @@
 """The scheduler against a slow, obvious model of its queues, under random traffic that comes in bursts."""
 
 from bisect import bisect_left
+from itertools import takewhile
 from math import inf
 
 from hypothesis import event, given, settings
@@ -17,6 +18,7 @@ from hypothesis.stateful import (
 from app.domain.config import ModelPolicy, SchedulerConfig
 from app.domain.errors import InvalidRequest, QueueFull
 from app.domain.model import MergeKey
+from app.scheduling.coalescing import plan_batch
 from app.scheduling.request import QueuedRequest
 from app.scheduling.scheduler import Scheduler
 from tests.builders import request, spec
@@ -75,6 +77,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def start(self, discipline, sizing):
         config = SchedulerConfig(discipline=discipline, sizing=sizing, max_queue_depth=DEPTH, admission="off")
         self.discipline = discipline
+        self.sizing = sizing
         self.made: Scheduler[QueuedRequest] = Scheduler(config)
         self.now = 100.0
         self.models = {}
@@ -244,6 +247,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert dispatch.size == sizes[bisect_left(sizes, dispatch.rows)]
         caps = [cap for cap in (SPECS[dispatch.model_id].max_batch_size, model.policy.max_batch_size) if cap]
         assert count == 1 or retried or all(dispatch.rows <= cap for cap in caps)
+        if (model.policy.sizing or self.sizing) == "fill" and sizes and not retried and taken[0].due == inf:
+            run = list(takewhile(lambda one: one.merge_key == taken[0].merge_key, model.committed + model.ordinary))
+            assert (count, dispatch.size) == plan_batch([one.rows for one in run], sizes, cap=min(caps, default=None))[
+                :2
+            ]
         type(self).merged += count > 1
         event(f"{count} merged")
 

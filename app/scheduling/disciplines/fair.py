@@ -28,7 +28,7 @@ def select(candidates: Sequence[Candidate], config: SchedulerConfig) -> Candidat
     Averages forget slowly: whenever the set of contenders or a weight changes, the model that used the device most
     could be locked out until the others have caught up with it.
     """
-    starving = [candidate for candidate in candidates if _starves(candidate)]
+    starving = [candidate for candidate in candidates if candidate.waited >= LONGEST_WAIT and _starves(candidate)]
     if starving:
         return max(starving, key=lambda candidate: candidate.waited)
     return min(candidates, key=lambda c: (-priority(c, config), c.oldest_enqueued_at, c.name))
@@ -36,7 +36,7 @@ def select(candidates: Sequence[Candidate], config: SchedulerConfig) -> Candidat
 
 def _starves(candidate: Candidate) -> bool:
     share = candidate.share
-    return share >= GUARDED_SHARE and candidate.waited >= max(LONGEST_WAIT, FAIR_PERIODS * candidate.cost / share)
+    return share >= GUARDED_SHARE and candidate.waited >= FAIR_PERIODS * candidate.cost / share
 
 
 FAIR = Discipline("fair", select, ahead="share")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import struct
 from typing import Any, NamedTuple
@@ -159,6 +160,18 @@ class Client:
         self.writer.transport.abort()
 
 
+async def fails(client, status, code):
+    """Expect an error in the common form, then the end of the connection."""
+    response = await client.response()
+    assert response.status == status
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["connection"] == "close"
+    body = json.loads(response.body)
+    assert set(body) == {"error", "code"}
+    assert body["code"] == code
+    assert await client.closed()
+
+
 class Running:
     """A server in the event loop of the test."""
 
@@ -226,7 +239,14 @@ async def serve(door="fast", handler=None, state=None, **options):
     state = {**(state or {})}
     if door == "fast":
         state["inference_handler"] = handler
-    options = {"log_config": None, "access_log": False, "ws": "none", "lifespan": "on", **options}
+    options = {
+        "log_config": None,
+        "access_log": False,
+        "ws": "none",
+        "lifespan": "on",
+        "timeout_keep_alive": 75,
+        **options,
+    }
     config = uvicorn.Config(application(handler, state), port=0, http=PROTOCOLS[door], **options)
     config.load()
     server = uvicorn.Server(config)

@@ -121,6 +121,14 @@ async def test_cancelling_the_door_withdraws_the_request(model):
     assert len(handler.cancelled) == (model == "slow")
 
 
+async def test_nothing_goes_on_after_the_answer():
+    handler, server = ScriptedHandler(), Server(part(b"", more=False))
+    before = asyncio.all_tasks()
+    await asgi_infer(handler, scope(), server.receive, server.send)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+
+
 async def test_a_refusal_reads_no_body():
     handler, server = ScriptedHandler(), Server()
     path = scope((b"content-length", b"5"), raw_path=b"/v2/models/missing/infer")
