@@ -56,8 +56,6 @@ def router(engine: Engine, status: StatusReader) -> APIRouter:
     )
     async def set_policy(request: Request) -> ModelPolicy:
         wanted = _read(await read_object(request))
-        policy = engine.policy(wanted.model).model_copy(update=wanted.changes)
-        await engine.set_policy(wanted.model, policy)
-        return policy
+        return await engine.set_policy(wanted.model, lambda policy: policy.model_copy(update=wanted.changes))
 
     return routes

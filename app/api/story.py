@@ -51,7 +51,12 @@ class Story(Generic[T]):
             self._ended(self, end.value, None)
         except BaseException as error:
             self._ended(self, None, error)
+            if isinstance(error, SystemExit | KeyboardInterrupt):
+                raise
         else:
+            if future is None:  # a bare yield, as in `asyncio.sleep(0)`: go on in the next turn
+                future = asyncio.get_running_loop().create_future()
+                future.set_result(None)
             self._awaited = future
             # The mark by which a future tells a task that it is awaited and not merely yielded.
             future._asyncio_future_blocking = False

@@ -55,7 +55,7 @@ def _from_sample(spec: ModelSpec, variant: Variant, rows: int, sample: Mapping[s
         wanted = _shape(tensor, variant, rows, -1)
         if any(extent not in (-1, actual) for extent, actual in zip(wanted, array.shape, strict=True)):
             return None
-        inputs[tensor.name] = np.ascontiguousarray(array)
+        inputs[tensor.name] = np.asarray(array, order="C")
     return inputs
 
 

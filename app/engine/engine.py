@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import count
 from math import inf
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+import numpy as np
 
 from app.domain.config import ModelPolicy
 from app.domain.errors import HookFailed, InvalidRequest, ServingError, ShuttingDown
@@ -168,9 +170,12 @@ class Engine:
         with self._dispatcher.locked() as scheduler:
             return scheduler.policy(generation.model_id)
 
-    async def set_policy(self, name: str, policy: ModelPolicy) -> None:
-        """Replace a model's policy before the next dispatch. Raises `ModelNotFound`."""
-        await asyncio.wrap_future(self._control.set_policy(name, policy))
+    async def set_policy(self, name: str, change: Callable[[ModelPolicy], ModelPolicy]) -> ModelPolicy:
+        """Change a model's policy before the next dispatch; the new one. Raises `ModelNotFound`, or what `change` does.
+
+        `change` makes the new policy of the one in force; it runs on the dispatcher thread.
+        """
+        return await asyncio.wrap_future(self._control.set_policy(name, change))
 
     async def load_model(self, name: str) -> None:
         """Load or reload a model from its directory. Raises `ModelNotFound` or `BundleError`."""
@@ -234,8 +239,7 @@ def _preprocess(hook: Hook, inputs: Tensors, context: HookContext, spec: ModelSp
         tensors = _run_hook(hook, inputs, context, "preprocess")
     except ValueError as error:
         raise InvalidRequest(f"preprocess of model {spec.name!r}: {error}") from error
-    _check("preprocess", tensors, spec.inputs, spec.name)
-    return tensors
+    return _checked("preprocess", tensors, spec.inputs, spec.name)
 
 
 def _postprocess(hook: Hook, outputs: Tensors, context: HookContext, spec: ModelSpec) -> Tensors:
@@ -244,8 +248,7 @@ def _postprocess(hook: Hook, outputs: Tensors, context: HookContext, spec: Model
         tensors = _run_hook(hook, outputs, context, "postprocess")
     except ValueError as error:
         raise HookFailed(f"postprocess of model {spec.name!r} failed") from error
-    _check("postprocess", tensors, spec.client_outputs, spec.name)
-    return tensors
+    return _checked("postprocess", tensors, spec.client_outputs, spec.name)
 
 
 def _run_hook(hook: Hook, tensors: Tensors, context: HookContext, name: str) -> Tensors:
@@ -253,17 +256,25 @@ def _run_hook(hook: Hook, tensors: Tensors, context: HookContext, name: str) -> 
         return hook(tensors, context)
     except (ServingError, ValueError):
         raise
-    except Exception as error:
+    except BaseException as error:  # also SystemExit: a hook ends its own request, never the thread
         logger.exception("%s of model %s failed", name, context.model)
         raise HookFailed(f"{name} of model {context.model!r} failed") from error
 
 
-def _check(hook: str, tensors: Tensors, specs: Sequence[TensorSpec], model: str) -> None:
+def _checked(hook: str, tensors: object, specs: Sequence[TensorSpec], model: str) -> Tensors:
+    """The declared tensors of what a hook returned, and no others. Raises `HookFailed` when one is not as declared."""
+    if not isinstance(tensors, Mapping):
+        raise HookFailed(f"{hook} of model {model!r} returned {type(tensors).__name__}, not a dict of arrays")
     for spec in specs:
         array = tensors.get(spec.name)
-        if array is None or array.dtype != spec.dtype or not spec.accepts(array.shape):
-            given = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
-            raise HookFailed(
-                f"{hook} of model {model!r} returned {given} for tensor {spec.name!r}; "
-                f"the manifest declares {spec.datatype} {list(spec.shape)}"
-            )
+        if not isinstance(array, np.ndarray):
+            given = "nothing" if array is None else f"a {type(array).__name__}"
+        elif array.dtype != spec.dtype or not spec.accepts(array.shape):
+            given = f"{array.dtype} {list(array.shape)}"
+        else:
+            continue
+        raise HookFailed(
+            f"{hook} of model {model!r} returned {given} for tensor {spec.name!r}; "
+            f"the manifest declares {spec.datatype} {list(spec.shape)}"
+        )
+    return {spec.name: tensors[spec.name] for spec in specs}

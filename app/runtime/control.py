@@ -53,16 +53,24 @@ class Control:
         self._wanted: dict[str, int] = {}  # dispatcher thread: which change of a name is the latest
         self.on_retired: Callable[[Generation], None] = self.free
 
-    def set_policy(self, name: str, policy: ModelPolicy) -> concurrent.futures.Future[None]:
-        """Replace the policy of a model. The future raises `ModelNotFound`."""
+    def set_policy(
+        self, name: str, change: Callable[[ModelPolicy], ModelPolicy]
+    ) -> concurrent.futures.Future[ModelPolicy]:
+        """Change the policy of a model; the future holds the new one, or raises `ModelNotFound` or what `change` does.
 
-        def apply() -> None:
+        `change` gets the policy in force, on the dispatcher thread: of two changes at once none is lost.
+        """
+
+        def apply() -> ModelPolicy:
             generation = self._registry.resolve(name)
             with self._dispatcher.locked() as scheduler:
                 old = scheduler.policy(generation.model_id)
+            policy = change(old)
+            with self._dispatcher.locked() as scheduler:
                 scheduler.set_policy(generation.model_id, policy)
             self._executor.add_model(generation.model_id, generation.bundle.spec, policy.padding)
             logger.info("policy of model %s: %s -> %s", name, old, policy)
+            return policy
 
         return self._dispatcher.call(apply)
 

@@ -10,7 +10,8 @@ from math import inf
 from typing import Protocol, TypeVar
 
 from app.domain.errors import DeadlineExceeded, ServingError, ShuttingDown
-from app.runtime.pending import PendingRequest, fail
+from app.runtime.executor import Outcome
+from app.runtime.pending import PendingRequest, deliver, fail
 from app.scheduling.scheduler import Dispatch, Scheduler
 from app.scheduling.stats import SchedulerStats
 
@@ -25,8 +26,8 @@ NOW = -inf
 class Executes(Protocol):
     """What carries a dispatch out: `Executor`."""
 
-    def execute(self, dispatch: Dispatch[PendingRequest]) -> float | None:
-        """Run one dispatch and answer its requests; the compute seconds, or None when nothing ran."""
+    def execute(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
+        """Run one dispatch."""
 
 
 class Dispatcher:
@@ -83,7 +84,7 @@ class Dispatcher:
                 return
             try:
                 result = command()
-            except Exception as error:  # a command's failure is its caller's
+            except BaseException as error:  # a command's failure is its caller's
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -149,18 +150,30 @@ class Dispatcher:
         if decision is None:
             return NOW
         if decision.expired:
-            fail(decision.expired, DeadlineExceeded("the deadline passed while the request was queued"))
+            _refuse_late(decision.expired, now)
         dispatch = decision.dispatch
         if dispatch is None:
             return NOW if decision.expired else decision.wake_at
         self._running = dispatch.requests
-        seconds = self._executor.execute(dispatch)
+        self._settle(dispatch, self._executor.execute(dispatch))
         self._running = ()
-        if seconds is not None:
-            now = self._clock()
-            with self._lock:
-                self._scheduler.record(dispatch, seconds, now)
         return NOW
+
+    def _settle(self, dispatch: Dispatch[PendingRequest], outcome: Outcome) -> None:
+        """Book the dispatch, then answer: whoever has an answer finds it in the counters."""
+        parts, seconds, error = outcome
+        failed: Sequence[PendingRequest] = dispatch.requests
+        now = self._clock()
+        with self._lock:
+            if error is None:
+                self._scheduler.record(dispatch, seconds, now)
+            elif outcome.may_be_one_requests_fault:
+                wanted = [request for request in failed if not request.future.done()]
+                failed = self._scheduler.retry(dispatch, wanted, seconds, now)
+        if parts is not None:
+            deliver(dispatch.requests, parts)
+        elif error is not None:
+            fail(failed, error)
 
     def _run(self) -> None:
         try:
@@ -206,3 +219,11 @@ class Dispatcher:
         with self._lock:
             orphans = self._scheduler.drain()
         fail(orphans, error)
+
+
+def _refuse_late(requests: Sequence[PendingRequest], now: float) -> None:
+    """Answer what the scheduler dropped: its time was up, or it could not have been done in time."""
+    expired = [request for request in requests if request.due <= now]
+    infeasible = [request for request in requests if request.due > now]
+    fail(expired, DeadlineExceeded("the deadline passed while the request was queued"))
+    fail(infeasible, DeadlineExceeded("the request could not be done by its deadline", reason="infeasible_dispatch"))

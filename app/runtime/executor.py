@@ -2,19 +2,36 @@
 
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 from app.domain.errors import ExecutionFailed, ServingError
 from app.domain.model import ModelSpec
 from app.runtime import batch
-from app.runtime.pending import DispatchFacts, Part, PendingRequest, deliver, fail
+from app.runtime.pending import DispatchFacts, Part, PendingRequest
 from app.runtime.weights import WeightCache
 from app.scheduling.scheduler import Dispatch
 
 logger = logging.getLogger(__name__)
 
 
+class Outcome(NamedTuple):
+    """How one dispatch went: its `parts`, one a request, or its `error`.
+
+    `seconds` is the compute time, without load and assembly; of a failure, all that it took.
+    """
+
+    parts: list[Part] | None
+    seconds: float
+    error: ServingError | None
+
+    @property
+    def may_be_one_requests_fault(self) -> bool:
+        """Whether running the requests apart could serve some: not after a timeout, or when memory or device failed."""
+        return isinstance(self.error, ExecutionFailed) and self.error.code == ExecutionFailed.reason
+
+
 class Executor:
-    """Carries dispatches out on the dispatcher thread. Whatever happens, each request is answered exactly once."""
+    """Carries dispatches out, on the dispatcher thread."""
 
     def __init__(self, weights: WeightCache, clock: Callable[[], float]) -> None:
         self._weights = weights
@@ -29,22 +46,18 @@ class Executor:
         """Forget a model (dispatcher thread)."""
         self._specs.pop(model_id, None)
 
-    def execute(self, dispatch: Dispatch[PendingRequest]) -> float | None:
-        """Run one dispatch; the compute seconds, without load and assembly, or None when the run failed."""
-        requests = dispatch.requests
+    def execute(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
+        """Run one dispatch. Raises nothing that a batch can cause."""
+        begun = self._clock()
         try:
-            parts, seconds = self._run(dispatch)
+            return self._run(dispatch)
         except ServingError as error:
-            fail(requests, error)
-            return None
+            return Outcome(None, self._clock() - begun, error)
         except Exception:
             logger.exception("execution of model %s failed", dispatch.model_id)
-            fail(requests, ExecutionFailed("the execution failed"))
-            return None
-        deliver(requests, parts)
-        return seconds
+            return Outcome(None, self._clock() - begun, ExecutionFailed("the execution failed"))
 
-    def _run(self, dispatch: Dispatch[PendingRequest]) -> tuple[list[Part], float]:
+    def _run(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
         requests, clock = dispatch.requests, self._clock
         started = clock()
         model = self._weights.acquire(dispatch.model_id)
@@ -60,4 +73,4 @@ class Executor:
             outputs, spec.outputs, [request.rows for request in requests], dispatch.size, batched=spec.coalescible
         )
         facts = DispatchFacts(started, loaded - started, seconds, dispatch.rows, dispatch.size)
-        return [Part(share, facts) for share in shares], seconds
+        return Outcome([Part(share, facts) for share in shares], seconds, None)

@@ -167,3 +167,16 @@ async def test_a_story_may_gather_and_may_catch_its_cancellation():
     assert told.ends == [None]
     assert one.cancelled()
     assert two.cancelled()
+
+
+async def test_a_story_may_give_way_for_a_turn():
+    seen = []
+
+    async def tell():
+        await asyncio.sleep(0)
+        seen.append(1)
+
+    told = Told(tell())
+    assert seen == []
+    await turns()
+    assert (seen, told.ends) == ([1], [None])

@@ -378,3 +378,38 @@ async def test_giving_up_answers_what_runs_what_waits_and_what_is_in_a_hook(stag
     gate.opened.set()
     await asyncio.wrap_future(stage.dispatcher.call(lambda: None))
     assert stage.engine.alive
+
+
+async def test_two_changes_of_a_policy_at_once_are_both_kept(stage):
+    stage.load()
+    changes = [{"weight": 3.0}, {"max_wait_ms": 7.0}, {"max_batch_size": 2}]
+    await asyncio.gather(
+        *[stage.engine.set_policy("m", lambda policy, c=change: policy.model_copy(update=c)) for change in changes]
+    )
+    policy = stage.engine.policy("m")
+    assert (policy.weight, policy.max_wait_ms, policy.max_batch_size) == (3.0, 7.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return None", "returned NoneType, not a dict"),
+        ("return [1]", "returned list, not a dict"),
+        ("return {'x': [[1, 2, 3]]}", "returned a list for tensor 'x'"),
+        ("return {}", "returned nothing for tensor 'x'"),
+        ("return {'x': inputs['x'].astype('f8')}", r"returned float64 \[1, 3\] for tensor 'x'"),
+        ("return {'x': inputs['x'][:, :2]}", r"returned float32 \[1, 2\] for tensor 'x'"),
+        ("raise SystemExit(3)", "failed"),
+        ("raise KeyError('secret')", "failed"),
+    ],
+)
+async def test_whatever_a_hook_does_wrong_is_told_by_name(stage, body, said):
+    stage.load(hooks=f"def preprocess(inputs):\n    {body}\n")
+    with pytest.raises(HookFailed, match=said) as caught:
+        await stage.infer({"x": rows_of(0, 1)})
+    assert "secret" not in caught.value.message
+
+
+async def test_what_a_hook_returns_beside_the_declared_tensors_is_left_out(stage):
+    stage.load(hooks="def postprocess(outputs):\n    return {**outputs, 'more': outputs['y']}\n")
+    assert list((await stage.infer({"x": rows_of(0, 1)})).outputs) == ["y"]

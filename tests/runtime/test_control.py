@@ -174,7 +174,7 @@ def test_a_reload_keeps_a_policy_that_was_set(stage):
     stage.policies["m"] = ModelPolicy(weight=2)
     stage.load()
     assert stage.stats().weight == 2
-    stage.control.set_policy("m", ModelPolicy(weight=5)).result(30)
+    stage.control.set_policy("m", lambda _: ModelPolicy(weight=5)).result(30)
     stage.load()
     assert stage.stats().weight == 5
 
@@ -317,7 +317,7 @@ def test_a_renamed_model_takes_the_configured_policy_of_its_new_name(stage):
 def test_a_renamed_model_keeps_a_policy_that_was_set(stage):
     stage.policies["production"] = ModelPolicy(weight=8)
     stage.load("staging")
-    stage.control.set_policy("staging", ModelPolicy(weight=3)).result(30)
+    stage.control.set_policy("staging", lambda _: ModelPolicy(weight=3)).result(30)
     stage.control.rename_models([("staging", "production")]).result(30)
     assert stage.stats("production").weight == 3
 
@@ -344,7 +344,7 @@ def test_a_policy_is_in_force_from_the_next_dispatch_on(stage):
     running = stage.ask(0)
     hold.wait_entered()
     queued = [stage.ask(row) for row in range(1, 5)]
-    change = stage.control.set_policy("m", ModelPolicy(max_batch_size=2))
+    change = stage.control.set_policy("m", lambda _: ModelPolicy(max_batch_size=2))
     hold.open()
     concurrent.futures.wait([running, *queued], 30)
     assert ended(change) is None
@@ -356,15 +356,15 @@ def test_the_padding_of_a_policy_is_in_force_too(stage):
     seen = []
     stage.backend.on_run = lambda variant, size, inputs: seen.append(inputs["x"][:, 0].tolist())
     stage.answer(5)
-    stage.control.set_policy("m", ModelPolicy(padding="repeat")).result(30)
+    stage.control.set_policy("m", lambda _: ModelPolicy(padding="repeat")).result(30)
     stage.answer(5)
     assert seen == [[5, 0, 0, 0], [5, 5, 5, 5]]
 
 
 def test_a_policy_for_a_model_that_does_not_serve_is_refused(stage):
-    assert isinstance(ended(stage.control.set_policy("absent", ModelPolicy())), ModelNotFound)
+    assert isinstance(ended(stage.control.set_policy("absent", lambda _: ModelPolicy())), ModelNotFound)
     stage.control.announce(["m"], [], lambda names: None)
-    assert isinstance(ended(stage.control.set_policy("m", ModelPolicy())), ModelUnavailable)
+    assert isinstance(ended(stage.control.set_policy("m", lambda _: ModelPolicy())), ModelUnavailable)
 
 
 def test_stopping_frees_every_model(stage):

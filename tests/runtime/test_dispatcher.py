@@ -3,29 +3,40 @@
 import asyncio
 import concurrent.futures
 import threading
+from collections.abc import Callable
 from math import inf
 
 import pytest
 
 from app.domain.config import ModelPolicy, SchedulerConfig
-from app.domain.errors import DeadlineExceeded, QueueFull, ServingError, ShuttingDown
+from app.domain.errors import (
+    DeadlineExceeded,
+    ExecutionFailed,
+    OutOfMemory,
+    QueueFull,
+    ServingError,
+    ShuttingDown,
+)
 from app.domain.model import MergeKey
 from app.runtime.dispatcher import NOW, Dispatcher
-from app.runtime.pending import PendingRequest, deliver
+from app.runtime.executor import Outcome
+from app.runtime.pending import PendingRequest, fail
 from app.scheduling.scheduler import Scheduler
 from tests.builders import rows_of, spec
 
 
 class Echo:
-    """An executor that answers each request with its own inputs."""
+    """An executor that answers each request with its own inputs; `error_of` may name an error for a dispatch."""
 
     def __init__(self):
         self.dispatches = []
+        self.error_of: Callable[[object], ServingError | None] = lambda dispatch: None
 
     def execute(self, dispatch):
         self.dispatches.append(dispatch)
-        deliver(dispatch.requests, [request.inputs for request in dispatch.requests])
-        return 0.001
+        error = self.error_of(dispatch)
+        parts = None if error else [request.inputs for request in dispatch.requests]
+        return Outcome(parts, 0.001, error)
 
 
 @pytest.fixture
@@ -88,6 +99,80 @@ def test_a_failing_command_fails_its_caller_alone(dispatcher):
     with pytest.raises(KeyError, match="culprit"):
         broken.result(0)
     assert sound.result(0) == 7
+
+
+def test_no_failure_of_a_command_stops_the_commands_behind_it(dispatcher):
+    def leave():
+        raise SystemExit(3)
+
+    broken, sound = dispatcher.call(leave), dispatcher.call(lambda: 7)
+    dispatcher.step()
+    with pytest.raises(SystemExit):
+        broken.result(0)
+    assert sound.result(0) == 7
+
+
+def test_a_dispatch_is_counted_before_anyone_has_its_answer(dispatcher):
+    request = pending()
+    counted = []
+    request.future.add_done_callback(lambda _: counted.append(dispatcher.stats().models["m"].requests))
+    dispatcher.submit([request], 100.0)
+    dispatcher.step()
+    assert counted == [1]
+
+
+def test_a_failed_batch_is_run_again_in_halves_until_the_culprit_stands_alone(dispatcher, executor):
+    requests = [pending(row) for row in range(4)]
+    culprit = requests[2]
+    executor.error_of = lambda dispatch: ExecutionFailed("bad row") if culprit in dispatch.requests else None
+    with dispatcher.locked() as scheduler:
+        for size in (1, 2, 4):
+            scheduler.seed_cost("m", "default", size, 1.0, 100.0)
+    dispatcher.submit(requests, 100.0)
+    while dispatcher.step() == NOW:
+        pass
+    for request in requests:
+        if request is culprit:
+            with pytest.raises(ExecutionFailed, match="bad row"):
+                request.future.result(0)
+        else:
+            assert request.future.result(0) is request.inputs
+    assert [len(dispatch.requests) for dispatch in executor.dispatches] == [4, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("error", [OutOfMemory("full"), ExecutionFailed("slow", reason="terminated")])
+def test_a_batch_that_failed_for_no_fault_of_its_requests_is_not_run_again(dispatcher, executor, error):
+    requests = [pending(row) for row in range(4)]
+    executor.error_of = lambda dispatch: error
+    dispatcher.submit(requests, 100.0)
+    while dispatcher.step() == NOW:
+        pass
+    assert len(executor.dispatches) == 1
+    errors = [request.future.exception(0) for request in requests]
+    assert [(type(each), each.message, each.code) for each in errors] == [(type(error), error.message, error.code)] * 4
+    assert len({id(each) for each in [*errors, error]}) == 5
+
+
+def test_what_edf_gives_up_in_time_is_told_apart_from_what_came_too_late(executor, now):
+    scheduler: Scheduler[PendingRequest] = Scheduler(SchedulerConfig(discipline="edf", admission="off"))
+    scheduler.add_model("m", spec(), ModelPolicy())
+    for size in (1, 2, 4):
+        scheduler.seed_cost("m", "default", size, 5.0, 100.0)
+    dispatcher = Dispatcher(scheduler, executor, lambda: now[0])
+    hopeless = pending(deadline=101.0)
+    dispatcher.submit([hopeless], 100.0)
+    dispatcher.step()
+    error = hopeless.future.exception(0)
+    assert isinstance(error, DeadlineExceeded)
+    assert error.code == "infeasible_dispatch"
+    assert executor.dispatches == []
+
+
+def test_a_caller_that_gave_up_is_left_alone():
+    request = pending()
+    request.future.cancel()
+    fail([request], ShuttingDown("over"))
+    assert request.future.cancelled()
 
 
 def test_an_expired_request_is_answered_and_never_run(dispatcher, executor, now):

@@ -47,16 +47,14 @@ class Bench:
         self.now += seconds
 
     def execute(self, *counts, size=4):
-        """Run one dispatch of requests with so many rows; seconds and futures."""
+        """Run one dispatch of requests with so many rows."""
         requests = [pending(10 * index, rows) for index, rows in enumerate(counts)]
-        dispatch = Dispatch("m", "default", size, sum(counts), tuple(requests))
-        return self.executor.execute(dispatch), [request.future for request in requests]
+        return self.executor.execute(Dispatch("m", "default", size, sum(counts), tuple(requests)))
 
 
 def test_every_request_gets_its_own_rows_and_the_facts_of_the_dispatch():
-    seconds, futures = Bench().execute(1, 2)
-    assert seconds == 0.25
-    parts = [future.result(0) for future in futures]
+    parts, seconds, error = Bench().execute(1, 2)
+    assert (seconds, error) == (0.25, None)
     np.testing.assert_array_equal(parts[0].outputs["y"], rows_of(0, 1))
     np.testing.assert_array_equal(parts[1].outputs["y"], rows_of(10, 2))
     facts = parts[0].facts
@@ -67,30 +65,32 @@ def test_every_request_gets_its_own_rows_and_the_facts_of_the_dispatch():
 
 def test_a_model_that_does_not_coalesce_gets_its_outputs_whole():
     mean = TensorSpec("mean", "FP32", (), None)
-    seconds, futures = Bench(spec(sizes=(1, 2, 4), outputs=(mean,))).execute(3, size=3)
+    parts, seconds, _ = Bench(spec(sizes=(1, 2, 4), outputs=(mean,))).execute(3, size=3)
     assert seconds == 0.25
-    assert futures[0].result(0).outputs["mean"].shape == ()
+    assert parts[0].outputs["mean"].shape == ()
 
 
-@pytest.mark.parametrize("failure", [ExecutionFailed("boom", reason="narrow"), OutOfMemory("boom")])
-def test_a_failure_is_everyones_own_copy(failure):
+@pytest.mark.parametrize(
+    ("failure", "may_be_one_requests_fault"),
+    [
+        (ExecutionFailed("boom"), True),
+        (ExecutionFailed("boom", reason="terminated"), False),
+        (ExecutionFailed("boom", reason="device_lost"), False),
+        (OutOfMemory("boom"), False),
+    ],
+)
+def test_a_failure_is_told_with_what_it_took(failure, may_be_one_requests_fault):
     bench = Bench()
     bench.backend.fail_next(failure)
-    seconds, futures = bench.execute(1, 2)
-    errors = [future.exception(0) for future in futures]
-    assert seconds is None
-    assert [(type(error), error.message, error.code) for error in errors] == [
-        (type(failure), failure.message, failure.code)
-    ] * 2
-    assert len({id(error) for error in [*errors, failure]}) == 3
+    outcome = bench.execute(1, 2)
+    assert (outcome.parts, outcome.seconds, outcome.error) == (None, 0.25, failure)
+    assert outcome.may_be_one_requests_fault is may_be_one_requests_fault
 
 
 def test_an_unexpected_failure_is_logged_and_its_details_are_kept_from_callers(caplog):
     bench = Bench()
     bench.backend.fail_next(RuntimeError("secret detail"))
-    seconds, futures = bench.execute(1)
-    error = futures[0].exception(0)
-    assert seconds is None
+    error = bench.execute(1).error
     assert isinstance(error, ExecutionFailed)
     assert "secret" not in error.message
     assert "secret detail" in caplog.text
@@ -100,14 +100,6 @@ def test_requests_of_a_model_that_was_unloaded_are_told_so():
     bench = Bench()
     bench.weights.drop("m")
     bench.executor.remove_model("m")
-    seconds, futures = bench.execute(1)
-    assert seconds is None
-    assert isinstance(futures[0].exception(0), ModelNotFound)
-
-
-def test_a_caller_that_gave_up_is_left_alone():
-    bench = Bench()
-    request = pending(0, 1)
-    request.future.cancel()
-    assert bench.executor.execute(Dispatch("m", "default", 1, 1, (request,))) == 0.25
-    assert request.future.cancelled()
+    outcome = bench.execute(1)
+    assert isinstance(outcome.error, ModelNotFound)
+    assert not outcome.may_be_one_requests_fault
