@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import ceil
 
 import uvicorn
 from pydantic import ValidationError
@@ -66,7 +67,7 @@ def serve(_: argparse.Namespace) -> int:
         lifespan="on",
         access_log=False,
         log_config=None,
-        timeout_keep_alive=int(endpoints.keep_alive_seconds),
+        timeout_keep_alive=ceil(endpoints.keep_alive_seconds),
         timeout_graceful_shutdown=1,
         ssl_certfile=endpoints.ssl_certfile,
         ssl_keyfile=endpoints.ssl_keyfile,

@@ -37,7 +37,7 @@ from app.runtime.registry import Generation, ModelRegistry
 from app.runtime.watcher import RepositoryWatcher
 from app.runtime.weights import WeightCache
 from app.scheduling.scheduler import Scheduler
-from app.settings import Settings
+from app.settings import Settings, SettingsError
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class Node:
 def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) -> Node:
     """Put the parts together; no thread runs yet."""
     config = settings.scheduler
+    _warn_of_idle(settings)
     backend = backends.create(settings.runtime, settings.cache_dir)
     registry, weights = ModelRegistry(), WeightCache()
     executor = Executor(weights, clock)
@@ -186,11 +187,33 @@ def _secret(value: SecretStr | None) -> str | None:
     return None if value is None else value.get_secret_value()
 
 
+def _warn_of_idle(settings: Settings) -> None:
+    """Say which settings were given that nothing obeys yet: silence would be a promise."""
+    given = {
+        "META_CONCURRENCY": settings.meta_concurrency != 2,
+        "RECORD_DIR": settings.record_dir is not None,
+        "SLOW_REQUEST_MS": settings.slow_request_ms > 0,
+        "LOG_FORMAT": settings.log_format != "text",
+        "RUNTIME_DEVICE_MEMORY_BYTES": settings.runtime.device_memory_bytes > 0,
+        "SCHEDULER_COMPACTION_INTERVAL": settings.scheduler.compaction_interval > 0,
+        "SCHEDULER_MODELS (fallback)": any(each.fallback for each in settings.scheduler.models.values()),
+        "SCHEDULER_MODELS (residency)": any(each.residency for each in settings.scheduler.models.values()),
+    }
+    for name in [name for name, is_given in given.items() if is_given]:
+        logger.warning("setting INFERENCE_SERVER_%s has no effect yet", name)
+
+
 def _admin_token(settings: Settings) -> str:
     configured = _secret(settings.endpoints.admin_token)
     if configured is not None:
         return configured
     path = settings.cache_dir / f"admin-token-{settings.endpoints.port}"
-    token = make_admin_token(path)
+    try:
+        token = make_admin_token(path)
+    except OSError as error:
+        raise SettingsError(
+            f"INFERENCE_SERVER_CACHE_DIR={settings.cache_dir}: cannot be written ({error.strerror}): name a directory "
+            f"that this user may write"
+        ) from error
     logger.info("admin token: %s", path)
     return token

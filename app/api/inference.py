@@ -141,8 +141,10 @@ class Inference:
         return self._encoder.encode(decoded, generation.model_id, generation.bundle.spec, result.outputs, parameters)
 
     def _deadline(self, admission: Admission, decoded: Decoded) -> float:
-        """The tightest of the headers' and the request's own timeout, counted from complete headers."""
+        """The tightest of the headers', the model's and the request's own timeout, counted from complete headers."""
         timeout = admission.headers.timeout
+        if default_ms := admission.generation.policy.default_timeout_ms:
+            timeout = min(timeout, default_ms / 1000)
         if decoded.timeout_us is not None:
             timeout = min(timeout, decoded.timeout_us / 1e6)
         return inf if timeout == inf else admission.head.received_at + timeout

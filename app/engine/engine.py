@@ -166,9 +166,7 @@ class Engine:
 
     def policy(self, name: str) -> ModelPolicy:
         """The policy of a model as it is now. Raises `ModelNotFound` or `ModelUnavailable`."""
-        generation = self.registry.resolve(name)
-        with self._dispatcher.locked() as scheduler:
-            return scheduler.policy(generation.model_id)
+        return self.registry.resolve(name).policy
 
     async def set_policy(self, name: str, change: Callable[[ModelPolicy], ModelPolicy]) -> ModelPolicy:
         """Change a model's policy before the next dispatch; the new one. Raises `ModelNotFound`, or what `change` does.

@@ -15,10 +15,9 @@ from app.runtime.accounts import Account
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.executor import Executor
 from app.runtime.loader import Loader, PreparedBundle
-from app.runtime.pending import PendingRequest, fail
+from app.runtime.pending import fail
 from app.runtime.registry import Generation, ModelEntry, ModelRegistry, ModelState
 from app.runtime.weights import WeightCache
-from app.scheduling.scheduler import Scheduler
 
 T = TypeVar("T")
 
@@ -62,15 +61,14 @@ class Control:
         """
 
         def apply() -> ModelPolicy:
-            generation = self._registry.resolve(name)
+            old = self._registry.resolve(name)
+            generation = replace(old, policy=change(old.policy))
             with self._dispatcher.locked() as scheduler:
-                old = scheduler.policy(generation.model_id)
-            policy = change(old)
-            with self._dispatcher.locked() as scheduler:
-                scheduler.set_policy(generation.model_id, policy)
-            self._executor.add_model(generation.model_id, generation.bundle.spec, policy.padding)
-            logger.info("policy of model %s: %s -> %s", name, old, policy)
-            return policy
+                scheduler.set_policy(generation.model_id, generation.policy)
+            self._executor.add_model(generation.model_id, generation.bundle.spec, generation.policy.padding)
+            self._registry.put(replace(self._registry.entries[name], generation=generation))
+            logger.info("policy of model %s: %s -> %s", name, old.policy, generation.policy)
+            return generation.policy
 
         return self._dispatcher.call(apply)
 
@@ -168,11 +166,11 @@ class Control:
         spec = loaded.bundle.spec
         entry = self._registry.entries.get(name)
         old = entry.generation if entry is not None else None
-        generation = Generation(model_id, loaded.bundle, Account() if old is None else old.account)
+        policy = self._policy_of(name) if old is None else old.policy
+        generation = Generation(model_id, loaded.bundle, policy, Account() if old is None else old.account)
         now = self._clock()
         # Registry and scheduler change together, so that whoever reads the one and then the other can tell.
         with self._dispatcher.locked() as scheduler:
-            policy = self._policy_of(name) if old is None else scheduler.policy(old.model_id)
             scheduler.add_model(model_id, spec, policy)
             for (variant, size), seconds in costs.items():
                 scheduler.seed_cost(model_id, variant, size, seconds, now)
@@ -192,29 +190,33 @@ class Control:
 
     def _rename(self, pairs: Sequence[tuple[str, str]]) -> None:
         entries = self._registry.entries
-        moved = [(old, _renamed(entries[old], new)) for old, new in pairs if old in entries]
+        moved = [self._renamed(entries[old], new) for old, new in pairs if old in entries]
         for name in {name for pair in pairs for name in pair}:
             self._wanted.pop(name, None)
         taken = {new for _, new in pairs} - {old for old, _ in pairs}
         with self._dispatcher.locked() as scheduler:
-            for old, entry in moved:
-                if entry.generation is not None:
-                    scheduler.rename_model(entry.generation.model_id, entry.name)
-                    self._rename_policy(scheduler, entry.generation, old, entry.name)
-            self._registry.replace([old for old, _ in pairs], [entry for _, entry in moved])
+            for entry in moved:
+                if (generation := entry.generation) is not None:
+                    scheduler.rename_model(generation.model_id, entry.name)
+                    scheduler.set_policy(generation.model_id, generation.policy)
+                    self._executor.add_model(generation.model_id, generation.bundle.spec, generation.policy.padding)
+            self._registry.replace([old for old, _ in pairs], moved)
         logger.info("models renamed: %s", ", ".join(f"{old} -> {new}" for old, new in pairs))
         for name in taken & entries.keys():
             displaced = entries[name].generation
             if displaced is not None:
                 self.on_retired(displaced)
 
-    def _rename_policy(self, scheduler: Scheduler[PendingRequest], generation: Generation, old: str, new: str) -> None:
-        """Under the lock: a policy as configured for the old name becomes that of the new; a changed one stays."""
-        policy = scheduler.policy(generation.model_id)
-        if policy == self._policy_of(old):
-            policy = self._policy_of(new)
-            scheduler.set_policy(generation.model_id, policy)
-        self._executor.add_model(generation.model_id, generation.bundle.spec, policy.padding)
+    def _renamed(self, entry: ModelEntry, name: str) -> ModelEntry:
+        """The entry under another name. A policy as configured for the old name becomes that of the new one."""
+        generation = entry.generation
+        if generation is not None:
+            bundle, policy = generation.bundle, generation.policy
+            if policy == self._policy_of(entry.name):
+                policy = self._policy_of(name)
+            bundle = replace(bundle, spec=replace(bundle.spec, name=name))
+            generation = replace(generation, bundle=bundle, policy=policy)
+        return ModelEntry(name, entry.state, entry.reason, generation)
 
     def _unload(self, name: str, left: ModelEntry | None) -> None:
         entry = self._registry.entries.get(name)
@@ -232,11 +234,3 @@ class Control:
         fail(orphans, ModelNotFound(f"model {name!r} was unloaded"))
         self._executor.remove_model(generation.model_id)
         self._weights.drop(generation.model_id)
-
-
-def _renamed(entry: ModelEntry, name: str) -> ModelEntry:
-    generation = entry.generation
-    if generation is not None:
-        bundle = generation.bundle
-        generation = replace(generation, bundle=replace(bundle, spec=replace(bundle.spec, name=name)))
-    return ModelEntry(name, entry.state, entry.reason, generation)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
+from app.domain.config import ModelPolicy
 from app.domain.errors import ModelNotFound, ModelUnavailable
 from app.repository.bundle import Bundle
 from app.runtime.accounts import Account
@@ -31,11 +32,13 @@ class Holders:
 class Generation:
     """One loaded version of a bundle; requests finish on the generation they began with.
 
-    A reload mints a new `model_id` and goes on with the account; a rename keeps both, and the holders.
+    A reload mints a new `model_id` and goes on with policy and account; a rename keeps the holders too. A changed
+    policy makes a new value of the same generation.
     """
 
     model_id: str
     bundle: Bundle
+    policy: ModelPolicy = field(default_factory=ModelPolicy)
     account: Account = field(default_factory=Account)
     holders: Holders = field(default_factory=Holders)
 

@@ -198,3 +198,19 @@ def test_a_drained_server_ends_with_zero_and_frees_its_port(cache_dir):
         assert httpx.get(f"{server.url}/v2/health/ready", trust_env=False).status_code == 200
         assert server.stop() == 0
         assert np.any(["draining" in line for line in "".join(server.log).splitlines()])
+
+
+def test_a_models_default_timeout_holds_for_requests_that_name_none(cache_dir):
+    models = '{"tabular": {"default_timeout_ms": 0.001}, "nobody": {"residency": "device"}}'
+    with running(cache_dir, SCHEDULER_MODELS=models) as server:
+        answer = httpx.post(f"{server.url}/v2/models/tabular/infer", json=v2(), trust_env=False)
+        assert answer.status_code == 504
+        assert answer.json()["code"] in ("deadline_exceeded", "deadline_infeasible")
+        assert any("SCHEDULER_MODELS (residency) has no effect yet" in line for line in server.log)
+
+
+def test_a_cache_that_cannot_be_written_stops_the_start_by_name(tmp_path):
+    (tmp_path / "file").write_text("")
+    refusal = pytest.raises(AssertionError, match=r"INFERENCE_SERVER_CACHE_DIR=.* cannot be written")
+    with refusal, running(tmp_path / "file" / "cache"):
+        pass
