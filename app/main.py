@@ -90,7 +90,7 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
         settings.endpoints.max_inflight_bytes or usable_memory() // 4,
         settings.endpoints.max_body_bytes,
     )
-    inference = Inference(engine, access, in_flight)
+    inference = Inference(engine, access, in_flight, settings.endpoints.max_json_bytes)
     return Node(
         settings, backend, engine, dispatcher, control, loader, hooks, watcher, readiness, status, access, inference
     )

@@ -13,7 +13,7 @@ from app.api.errors import error_reply
 from app.api.exchange import Buffer, Reply, RequestHead, Ticket
 from app.api.headers import InferHeaders, read_headers
 from app.api.limits import InFlight
-from app.domain.errors import Cancelled, ServingError
+from app.domain.errors import Cancelled, PayloadTooLarge, ServingError
 from app.engine.engine import Engine
 from app.engine.request import InferRequest, InferResult, Timings
 from app.runtime.registry import Generation
@@ -74,10 +74,11 @@ class Admission:
 class Inference:
     """Serves `POST /v2/models/{name}[/versions/{version}]/infer`. Event loop only."""
 
-    def __init__(self, engine: Engine, access: Access, in_flight: InFlight) -> None:
+    def __init__(self, engine: Engine, access: Access, in_flight: InFlight, max_json_bytes: int) -> None:
         self.engine = engine
         self.in_flight = in_flight
         self._access = access
+        self._max_json_bytes = max_json_bytes
         self._decoder = Decoder()
         self._encoder = Encoder()
         self._ids = count(1)
@@ -130,8 +131,20 @@ class Inference:
             admission.release()  # the caller went away: nothing was said
 
     def _decode(self, admission: Admission, body: Buffer) -> Decoded:
-        generation = admission.generation
-        return self._decoder.decode(body, admission.headers.header_length, generation.model_id, generation.bundle.spec)
+        generation, header_length = admission.generation, admission.headers.header_length
+        if len(body) > self._max_json_bytes:
+            self._check_json(len(body), header_length)
+        return self._decoder.decode(body, header_length, generation.model_id, generation.bundle.spec)
+
+    def _check_json(self, size: int, header_length: str | None) -> None:
+        """Refuse a JSON part above the limit: its parser holds the interpreter, and so every other request."""
+        if header_length is not None and header_length.isdecimal():
+            size = int(header_length[:20])
+        if size > self._max_json_bytes:
+            raise PayloadTooLarge(
+                f"the JSON part has {size} bytes; the most is {self._max_json_bytes}: send tensors in binary form "
+                f"(parameter binary_data_size and header Inference-Header-Content-Length)"
+            )
 
     def _encode(self, decoded: Decoded, result: InferResult) -> Encoded:
         parameters: dict[str, str | int] | None = None

@@ -47,9 +47,18 @@ class Api:
 def make_api(stage):
     """Build the application over the stage."""
 
-    def make(*, explicit=False, api_token=None, max_requests=100, max_bytes=1 << 20, max_body_bytes=1 << 16):
+    def make(
+        *,
+        explicit=False,
+        api_token=None,
+        max_requests=100,
+        max_bytes=1 << 20,
+        max_body_bytes=1 << 16,
+        max_json_bytes=1 << 16,
+    ):
         access = Access(api_token, "the-admin-token")
-        handler = Inference(stage.engine, access, InFlight(max_requests, max_bytes, max_body_bytes))
+        in_flight = InFlight(max_requests, max_bytes, max_body_bytes)
+        handler = Inference(stage.engine, access, in_flight, max_json_bytes)
 
         @asynccontextmanager
         async def lifespan(app):

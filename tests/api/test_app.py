@@ -1,6 +1,9 @@
 """The application as a whole: every answer has its form, also where no route gave it."""
 
+import orjson
 import pytest
+
+from tests.builders import rows_of
 
 pytestmark = pytest.mark.anyio
 
@@ -82,3 +85,27 @@ async def test_a_body_above_the_limit_is_refused(make_api, stage):
 async def test_every_documented_route_has_a_summary(api):
     paths = (await api.get("/openapi.json")).json()["paths"]
     assert all(operation["summary"] for path in paths.values() for operation in path.values())
+
+
+async def test_a_json_part_above_its_limit_is_refused_and_pointed_to_the_binary_form(make_api, stage):
+    stage.load("m")
+    api = make_api(max_json_bytes=300)
+    large = await api.infer([1.0] * 20)
+    assert (large.status_code, large.json()["code"]) == (413, "payload_too_large")
+    assert "binary" in large.json()["error"]
+    assert (await api.infer([1.0])).status_code == 200
+
+
+async def test_binary_tensors_do_not_count_as_json(make_api, stage):
+    stage.load("m")
+    api = make_api(max_json_bytes=300)
+    values = rows_of(0, 40)
+    tensor = {"name": "x", "shape": [40, 3], "datatype": "FP32", "parameters": {"binary_data_size": values.nbytes}}
+    head = orjson.dumps({"inputs": [tensor]})
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    answer = await api.post("/v2/models/m/infer", content=head + values.tobytes(), headers=headers)
+    assert answer.status_code == 200
+    padded = orjson.dumps({"inputs": [tensor], "more": "x" * 300})
+    headers = {"Inference-Header-Content-Length": str(len(padded))}
+    answer = await api.post("/v2/models/m/infer", content=padded + values.tobytes(), headers=headers)
+    assert answer.status_code == 413
