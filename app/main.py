@@ -82,7 +82,7 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
         poll_seconds=settings.model_poll_seconds if settings.model_control_mode == "dynamic" else None,
         on_started=readiness.expect,
     )
-    engine = Engine(dispatcher, control, registry, watcher, hooks, clock)
+    engine = Engine(dispatcher, control, registry, watcher, hooks, clock, config.dispatch_timeout_seconds)
     status = StatusReader(dispatcher, registry, weights, backend, hooks, watcher, settings.model_control_mode)
     access = Access(_secret(settings.endpoints.api_token), _admin_token(settings))
     in_flight = InFlight(
@@ -110,12 +110,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         loop = asyncio.get_running_loop()
         node.control.on_retired = partial(_retire, loop, node.engine)
         node.dispatcher.start()
+        node.engine.watchdog.start()
         node.watcher.start()
         state: dict[str, Any] = {"drain": drainer(node)}
         if node.settings.endpoints.fast_path:
             state["inference_handler"] = node.inference
         yield state
         node.engine.refuse()
+        node.engine.watchdog.stop()
         await asyncio.to_thread(stop_node, node)
 
     return http.create(

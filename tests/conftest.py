@@ -198,7 +198,7 @@ def stage(tmp_path):
     )
     hooks, readiness = HookPool("hook", 2), Readiness(())
     watcher = RepositoryWatcher([root], ["*"], ["*"], control, poll_seconds=None, on_started=readiness.expect)
-    engine = Engine(dispatcher, control, registry, watcher, hooks, clock)
+    engine = Engine(dispatcher, control, registry, watcher, hooks, clock, config.dispatch_timeout_seconds)
     staged = Stage(
         root, clock, backend, dispatcher, loader, control, registry, weights, watcher, readiness, hooks, engine, config,
         policies,

@@ -16,6 +16,7 @@ from app.domain.tensors import Tensors, TensorSpec
 from app.engine.expiry import Expiry
 from app.engine.leases import Leases
 from app.engine.request import InferRequest, InferResult, Timings
+from app.engine.watchdog import Watchdog
 from app.repository.hooks import Hook, HookContext
 from app.runtime import batch
 from app.runtime.control import Control
@@ -53,10 +54,12 @@ class Engine:
         watcher: RepositoryWatcher,
         hooks: HookPool,
         clock: Callable[[], float],
+        dispatch_timeout: float,
     ) -> None:
         self.clock = clock
         self.registry = registry
         self.leases = Leases(control.free)
+        self.watchdog = Watchdog(dispatcher, dispatch_timeout)
         self._dispatcher = dispatcher
         self._control = control
         self._watcher = watcher
@@ -152,10 +155,12 @@ class Engine:
         try:
             return [await watch(futures[0])] if len(futures) == 1 else await watch(asyncio.gather(*futures))
         except BaseException:
-            self._dispatcher.withdraw(pieces)
+            withdrawn = self._dispatcher.withdraw(pieces)
             for future in futures:
                 if not future.cancel() and not future.cancelled():
                     future.exception()  # retrieved: one failed piece fails the request once
+            if len(withdrawn) < len(pieces):
+                self._dispatcher.end_forsaken()
             raise
 
     def _wake(self) -> None:
@@ -205,8 +210,8 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """False once the dispatcher has died."""
-        return self._dispatcher.alive
+        """False once the dispatcher has died, and while an execution cannot be ended."""
+        return self._dispatcher.alive and not self.watchdog.device_lost
 
 
 def _keeps_rows(request: InferRequest, rows: int) -> bool:

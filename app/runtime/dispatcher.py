@@ -29,6 +29,9 @@ class Executes(Protocol):
     def execute(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
         """Run one dispatch."""
 
+    def terminate(self) -> None:
+        """Ask the running execution to end; any thread; sets a flag and returns."""
+
 
 class Dispatcher:
     """Owns the device. `submit`, `withdraw`, `call`, `locked` and `stats` are for any thread."""
@@ -43,7 +46,9 @@ class Dispatcher:
         self._sleeping = False  # under _cond
         self._woken = False  # under _cond: something came since the last decision
         self._stopped = False  # under _cond
-        self._running: tuple[PendingRequest, ...] = ()  # dispatcher thread
+        self._running: tuple[PendingRequest, ...] = ()  # under _cond, as are the next two
+        self._running_since = 0.0
+        self._timed_out = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
 
@@ -74,6 +79,30 @@ class Dispatcher:
         now = self._clock()
         with self._lock:
             return self._scheduler.withdraw(requests, now)
+
+    def end_forsaken(self) -> None:
+        """End the running execution when none of its callers waits any more (event loop)."""
+        with self._lock:
+            if self._running and all(request.future.done() for request in self._running):
+                # Under the lock, although it is the backend's: the run it is meant for cannot be followed by another.
+                self._executor.terminate()
+
+    def end_overdue(self, timeout: float) -> bool:
+        """End an execution that takes longer than `timeout` seconds; its callers get `dispatch_timeout` (any thread).
+
+        True when it has not ended within as long again: the device is lost.
+        """
+        now = self._clock()
+        with self._lock:
+            running, seconds = self._running, now - self._running_since
+            if not running or seconds < timeout:
+                return False
+            told, self._timed_out = self._timed_out, True
+            self._executor.terminate()
+        if not told:
+            logger.error("an execution of model %s takes longer than %g s: ended", running[0].model_id, timeout)
+            fail(running, DeadlineExceeded(f"the execution took longer than {timeout:g} s", reason="dispatch_timeout"))
+        return seconds >= 2 * timeout
 
     def call(self, command: Callable[[], T]) -> concurrent.futures.Future[T]:
         """Run `command` on the dispatcher thread before the next dispatch."""
@@ -145,6 +174,8 @@ class Dispatcher:
             commands = tuple(self._commands)
             self._commands.clear()
             decision = None if commands else self._scheduler.next_decision(now)
+            if decision is not None and decision.dispatch is not None:
+                self._running, self._running_since, self._timed_out = decision.dispatch.requests, now, False
         for command in commands:
             command()
         if decision is None:
@@ -154,9 +185,7 @@ class Dispatcher:
         dispatch = decision.dispatch
         if dispatch is None:
             return NOW if decision.expired else decision.wake_at
-        self._running = dispatch.requests
         self._settle(dispatch, self._executor.execute(dispatch))
-        self._running = ()
         return NOW
 
     def _settle(self, dispatch: Dispatch[PendingRequest], outcome: Outcome) -> None:
@@ -165,6 +194,7 @@ class Dispatcher:
         failed: Sequence[PendingRequest] = dispatch.requests
         now = self._clock()
         with self._lock:
+            self._running = ()
             if error is None:
                 self._scheduler.record(dispatch, seconds, now)
             elif outcome.may_be_one_requests_fault:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from app.backends.base import LoadedModel
 from app.domain.errors import ExecutionFailed, ServingError
 from app.domain.model import ModelSpec
 from app.runtime import batch
@@ -37,6 +38,7 @@ class Executor:
         self._weights = weights
         self._clock = clock
         self._specs: dict[str, tuple[ModelSpec, batch.Padding]] = {}
+        self._running: LoadedModel | None = None
 
     def add_model(self, model_id: str, spec: ModelSpec, padding: batch.Padding) -> None:
         """Know the tensors of a model (dispatcher thread)."""
@@ -57,6 +59,12 @@ class Executor:
             logger.exception("execution of model %s failed", dispatch.model_id)
             return Outcome(None, self._clock() - begun, ExecutionFailed("the execution failed"))
 
+    def terminate(self) -> None:
+        """Ask the running execution to end (any thread); harmless when none runs."""
+        running = self._running
+        if running is not None:
+            running.terminate()
+
     def _run(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
         requests, clock = dispatch.requests, self._clock
         started = clock()
@@ -67,7 +75,11 @@ class Executor:
             [request.inputs for request in requests], spec.inputs, dispatch.rows, dispatch.size, padding
         )
         begun = clock()
-        outputs = model.run(dispatch.variant, dispatch.size, inputs)
+        self._running = model
+        try:
+            outputs = model.run(dispatch.variant, dispatch.size, inputs)
+        finally:
+            self._running = None
         seconds = clock() - begun
         shares = batch.scatter(
             outputs, spec.outputs, [request.rows for request in requests], dispatch.size, batched=spec.coalescible

@@ -16,6 +16,7 @@ from app.domain.errors import (
     QueueFull,
     ShuttingDown,
 )
+from app.engine.watchdog import Watchdog
 from tests.builders import rows_of
 
 pytestmark = pytest.mark.anyio
@@ -413,3 +414,77 @@ async def test_whatever_a_hook_does_wrong_is_told_by_name(stage, body, said):
 async def test_what_a_hook_returns_beside_the_declared_tensors_is_left_out(stage):
     stage.load(hooks="def postprocess(outputs):\n    return {**outputs, 'more': outputs['y']}\n")
     assert list((await stage.infer({"x": rows_of(0, 1)})).outputs) == ["y"]
+
+
+async def test_an_execution_whose_callers_are_all_gone_is_ended(stage):
+    stage.load()
+    gate = stage.backend.on_run = Gate()
+    stage.backend.on_terminate = gate.opened.set
+    first, second = [asyncio.create_task(stage.infer({"x": rows_of(row, 1)})) for row in range(2)]
+    await gate.wait_entered()
+    while stage.dispatcher.stats().queue_depth:
+        await asyncio.sleep(0)
+    second.cancel()
+    first.cancel()
+    for task in (first, second):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert gate.opened.is_set()
+    stage.backend.on_run = None
+    assert (await stage.infer({"x": rows_of(7, 1)})).outputs["y"][0, 0] == 7
+
+
+async def test_an_execution_goes_on_while_one_caller_still_waits(stage):
+    stage.load(sizes=(2,))
+    hold, gate, ended = Gate(), Gate(), []
+    stage.backend.on_run, stage.backend.on_terminate = hold, lambda: ended.append(True)
+    warm = asyncio.create_task(stage.infer({"x": rows_of(9, 1)}))
+    await hold.wait_entered()
+    stays, goes = [asyncio.create_task(stage.infer({"x": rows_of(row, 1)})) for row in range(2)]
+    await queued(stage, 2)
+    stage.backend.on_run = gate
+    hold.opened.set()
+    await warm
+    await gate.wait_entered()
+    goes.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await goes
+    assert ended == []
+    gate.opened.set()
+    assert (await stays).outputs["y"][0, 0] == 0
+
+
+async def test_an_execution_that_takes_too_long_is_ended_and_its_callers_told(stage):
+    stage.load()
+    gate = stage.backend.on_run = Gate()
+    stage.backend.on_terminate = gate.opened.set
+    late = asyncio.create_task(stage.infer({"x": rows_of(0, 1)}))
+    await gate.wait_entered()
+    assert not stage.dispatcher.end_overdue(1000.0)
+    assert not gate.opened.is_set()
+    assert stage.dispatcher.end_overdue(0.0)  # as long again has passed, too
+    with pytest.raises(DeadlineExceeded) as caught:
+        await late
+    assert caught.value.code == "dispatch_timeout"
+    await asyncio.wrap_future(stage.dispatcher.call(lambda: None))
+    assert not stage.dispatcher.end_overdue(0.0)
+    stage.backend.on_run = None
+    assert (await stage.infer({"x": rows_of(7, 1)})).outputs["y"][0, 0] == 7
+
+
+async def test_the_process_is_not_alive_while_an_execution_cannot_be_ended(stage):
+    stage.load()
+    gate = stage.backend.on_run = Gate()
+    stuck = asyncio.create_task(stage.infer({"x": rows_of(0, 1)}))
+    await gate.wait_entered()
+    watchdog = Watchdog(stage.dispatcher, 0.02)
+    stage.engine.watchdog = watchdog
+    watchdog.start()
+    with pytest.raises(DeadlineExceeded):
+        await stuck
+    while stage.engine.alive:
+        await asyncio.sleep(0)
+    gate.opened.set()
+    while not stage.engine.alive:
+        await asyncio.sleep(0)
+    watchdog.stop()
