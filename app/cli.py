@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from math import ceil
 
 import uvicorn
-from pydantic import ValidationError
 
 from app.api.fastpath import FastPathProtocol
+from app.domain.errors import ServingError
 from app.main import create_app
 from app.settings import Settings, SettingsError
 
@@ -41,18 +41,31 @@ class Server(uvicorn.Server):
         if self._drain is not None:
             logger.warning("second signal: ending at once")
             os._exit(128 + number)
-        self._drain = asyncio.get_running_loop().create_task(self._drain_then_exit())
+        loop = asyncio.get_running_loop()
+        timeout = self.lifespan.state.get("shutdown_timeout", 0.0)
+        loop.call_later(timeout, end_process, 0)  # whatever still holds on: a slow reader, a hook, a load
+        self._drain = loop.create_task(self._drain_then_exit(loop.time() + timeout - 1.0))
 
     _drain: asyncio.Task[None] | None = None
 
-    async def _drain_then_exit(self) -> None:
-        drain = self.lifespan.state.get("drain")
-        if drain is not None:
-            await drain()
-        self.should_exit = True
+    async def _drain_then_exit(self, limit: float) -> None:
+        try:
+            drain = self.lifespan.state.get("drain")
+            if drain is not None:
+                await drain()
+        finally:
+            remaining = limit - asyncio.get_running_loop().time()
+            self.config.timeout_graceful_shutdown = ceil(max(remaining, 1.0))  # for answers that are being read
+            self.should_exit = True
 
 
-def serve(_: argparse.Namespace) -> int:
+def end_process(code: int) -> None:
+    """End now. Not `sys.exit`: that waits for hook threads, and a hook that never returns must not keep the process."""
+    logging.shutdown()
+    os._exit(code)
+
+
+def serve(_: argparse.Namespace) -> None:
     """Serve until a signal comes; 0 after a clean drain."""
     settings = Settings.load()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -68,15 +81,12 @@ def serve(_: argparse.Namespace) -> int:
         access_log=False,
         log_config=None,
         timeout_keep_alive=ceil(endpoints.keep_alive_seconds),
-        timeout_graceful_shutdown=1,
         ssl_certfile=endpoints.ssl_certfile,
         ssl_keyfile=endpoints.ssl_keyfile,
     )
     server = Server(config)
     server.run()
-    logging.shutdown()
-    # Not `sys.exit`: that waits for hook threads, and a hook that never returns must not keep the process.
-    os._exit(0 if server.started else 3)
+    end_process(0 if server.started else 3)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -86,6 +96,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     commands.add_parser("serve", help="serve the bundles in model_dirs").set_defaults(run=serve)
     arguments = parser.parse_args(argv)
     try:
-        sys.exit(arguments.run(arguments))
-    except (SettingsError, ValidationError) as error:
+        arguments.run(arguments)
+    except (SettingsError, ServingError) as error:
         sys.exit(f"inference-server: {error}")

@@ -24,6 +24,7 @@ from app.api.access import Access, make_admin_token
 from app.api.inference import Inference
 from app.api.limits import InFlight
 from app.backends.base import Backend
+from app.backends.threads import usable_cores
 from app.domain.config import ModelPolicy
 from app.engine.engine import Engine
 from app.engine.readiness import Readiness
@@ -72,7 +73,7 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
     control = Control(
         dispatcher, executor, weights, registry, loader, lambda name: config.models.get(name, ModelPolicy()), clock
     )
-    hooks = HookPool("hook", settings.hook_threads or min(len(os.sched_getaffinity(0)), 4))
+    hooks = HookPool("hook", settings.hook_threads or min(usable_cores(), 4))
     readiness = Readiness(settings.required_models)
     watcher = RepositoryWatcher(
         settings.model_dirs,
@@ -82,8 +83,9 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
         poll_seconds=settings.model_poll_seconds if settings.model_control_mode == "dynamic" else None,
         on_started=readiness.expect,
     )
-    engine = Engine(dispatcher, control, registry, watcher, hooks, clock, config.dispatch_timeout_seconds)
-    status = StatusReader(dispatcher, registry, weights, backend, hooks, watcher, settings.model_control_mode)
+    engine = Engine(dispatcher, control, registry, watcher, hooks, clock, config)
+    device = "cpu" if backend.name == "cpu" else str(settings.runtime.device_ordinal)
+    status = StatusReader(dispatcher, registry, weights, backend, device, hooks, watcher, settings.model_control_mode)
     access = Access(_secret(settings.endpoints.api_token), _admin_token(settings))
     in_flight = InFlight(
         settings.endpoints.max_concurrent_requests,
@@ -112,7 +114,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         node.dispatcher.start()
         node.engine.watchdog.start()
         node.watcher.start()
-        state: dict[str, Any] = {"drain": drainer(node)}
+        state: dict[str, Any] = {
+            "drain": drainer(node),
+            "shutdown_timeout": node.settings.shutdown_timeout_seconds,
+        }
         if node.settings.endpoints.fast_path:
             state["inference_handler"] = node.inference
         yield state
@@ -138,15 +143,16 @@ def drainer(node: Node) -> Callable[[], Awaitable[None]]:
 
     async def drain() -> None:
         settings, engine = node.settings, node.engine
-        limit = engine.clock() + settings.shutdown_timeout_seconds
+        seconds = settings.shutdown_timeout_seconds
+        limit = engine.clock() + seconds - min(2.0, seconds / 4)  # the rest is for the last answers and the threads
         node.readiness.draining = True
         logger.info("draining: not ready, serving for %g s more", settings.drain_delay_seconds)
-        await asyncio.sleep(min(settings.drain_delay_seconds, settings.shutdown_timeout_seconds))
+        await asyncio.sleep(min(settings.drain_delay_seconds, limit - engine.clock()))
         engine.refuse()
         if not await engine.idle(limit - engine.clock()):
             logger.warning("giving up %d requests", engine.leases.total)
             engine.give_up()
-            await engine.idle(1.0)  # the refusals leave
+            await engine.idle(0.5)  # the refusals leave
 
     return drain
 
@@ -158,7 +164,7 @@ def stop_node(node: Node) -> None:
     node.loader.stop()
     node.watcher.join()
     node.control.stop()
-    node.dispatcher.stop(timeout=5.0)
+    node.dispatcher.stop(timeout=1.0)
     node.hooks.stop(wait=False)
 
 
@@ -196,6 +202,9 @@ def _warn_of_idle(settings: Settings) -> None:
         "RECORD_DIR": settings.record_dir is not None,
         "SLOW_REQUEST_MS": settings.slow_request_ms > 0,
         "LOG_FORMAT": settings.log_format != "text",
+        "RUNTIME_CUDA_GRAPHS": not settings.runtime.cuda_graphs,
+        "RUNTIME_WEIGHT_CACHE_FRACTION": settings.runtime.weight_cache_fraction != 1.0,
+        "RUNTIME_WEIGHT_CACHE_WIGGLE_FRACTION": settings.runtime.weight_cache_wiggle_fraction != 0.1,
         "RUNTIME_DEVICE_MEMORY_BYTES": settings.runtime.device_memory_bytes > 0,
         "SCHEDULER_COMPACTION_INTERVAL": settings.scheduler.compaction_interval > 0,
         "SCHEDULER_MODELS (fallback)": any(each.fallback for each in settings.scheduler.models.values()),

@@ -1,12 +1,14 @@
-"""Do busy hooks cost the device its time? Rows/s of one model while pure-Python hooks of another fill the hook pool.
+"""Do busy hooks cost the device its time? Rows/s of one model while pure-Python hooks of another run without end.
 
 The measured model runs on one thread for about a millisecond, and its requests bring several rows each, so that the
 execution loop is what bounds the rate, not the work on the event loop. Its figure with idle hooks is compared with
 
-- `hooks`: both hook threads of the same process compute in Python without end;
-- `beside`: another process does so: what the loss of a core costs without sharing an interpreter.
+- `threads`: the hooks run in the hook threads of the server, all of them busy;
+- `isolated`: the same hooks, the same callers, and `hooks: {isolation: process}` in the manifest;
+- `beside`: a process that has nothing to do with the server computes in Python: what the loss of a core costs.
 
-Both are done at the server's switch interval and at CPython's own, which is there to show the effect.
+All are done at the server's switch interval and at CPython's own, which is there to show the effect. The limit is for
+`isolated`: it is what a bundle with such hooks should ask for.
 """
 
 import argparse
@@ -28,6 +30,9 @@ from load_tests.wire import InferCall, infer_call, random_rows
 from load_tests.wrk import background, drive
 
 OURS_US, CPYTHON_US = 50, 5000
+
+#: Where the hooks run, which is also the name of the bundle that has them, and what its manifest adds.
+SETTINGS = {"threads": "", "isolated": 'format_version: "1"\nhooks: {isolation: process}\n'}
 
 #: Callers per hook thread: none of them ever waits for a client.
 CALLERS = 2
@@ -64,9 +69,9 @@ class Run:
 
 def measure(server: Server, call: InferCall, seconds: int) -> Run:
     """Drive the measured model and read what the server counted."""
-    before, hooks_before = counted(server, "measured"), counted(server, "busy")
+    before, hooks_before = counted(server, "measured"), hooks_run(server)
     run = drive(server, call, CONNECTIONS, seconds)
-    seen, hooks = counted(server, "measured") - before, counted(server, "busy") - hooks_before
+    seen, hooks = counted(server, "measured") - before, hooks_run(server) - hooks_before
     executions = max(seen.dispatches, 1)
     gap = (run.seconds - seen.compute_seconds) / executions
     return Run(
@@ -74,9 +79,14 @@ def measure(server: Server, call: InferCall, seconds: int) -> Run:
         seen.dispatches / run.seconds,
         seen.compute_seconds / executions,
         gap,
-        hooks.requests / run.seconds,
+        hooks / run.seconds,
         run.errors,
     )
+
+
+def hooks_run(server: Server) -> int:
+    """How many busy hooks have come to their end."""
+    return sum(counted(server, name).requests for name in SETTINGS)
 
 
 @contextmanager
@@ -89,10 +99,10 @@ def spinning() -> Iterator[None]:
         end(process, SIGTERM)
 
 
-def around(what: str, server: Server, busy: InferCall, callers: int) -> AbstractContextManager[None]:
+def around(what: str, server: Server, callers: int) -> AbstractContextManager[None]:
     """What goes on during a measurement."""
-    if what == "hooks":
-        return background(server, busy, callers)
+    if what in SETTINGS:
+        return background(server, infer_call(what, {"x": random_rows(1, _BUSY[0])}), callers)
     return spinning() if what == "beside" else nullcontext()
 
 
@@ -100,15 +110,14 @@ Runs = dict[tuple[int, str], list[Run]]
 
 
 def compare(servers: dict[int, Server], call: InferCall, callers: int, rounds: int, seconds: int) -> Runs:
-    """Every server idle, with busy hooks, and beside a busy process, in turn."""
+    """Every server idle, with busy hooks in threads and in a process, and beside a busy process, in turn."""
     runs: Runs = {}
-    busy = infer_call("busy", {"x": random_rows(1, _BUSY[0])})
     print(f"{'switch µs':>9} {'meanwhile':>9} {'rows/s':>8} {'runs/s':>7} {'run µs':>7} {'gap µs':>7} {'hooks/s':>7}")
     for turn in range(rounds):
         progress(f"round {turn + 1} of {rounds}")
         for interval, server in servers.items():
-            for what in ("idle", "hooks", "beside"):
-                with around(what, server, busy, callers):
+            for what in ("idle", *SETTINGS, "beside"):
+                with around(what, server, callers):
                     run = measure(server, call, seconds)
                 runs.setdefault((interval, what), []).append(run)
                 print(
@@ -132,13 +141,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=8, help="rows of each measured request")
     parser.add_argument("--hook-threads", type=int, default=2, help="threads of the hook pool, all of them busy")
     parser.add_argument("--turns", type=int, default=600_000, help="turns of the hook's loop, about 50 ns each")
-    parser.add_argument("--limit", type=float, default=0.9, help="least rows/s with busy hooks, × those with idle ones")
+    parser.add_argument("--limit", type=float, default=0.9, help="least rows/s with isolated hooks, × idle ones'")
     arguments = parser.parse_args(argv)
     print(machine())
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         root = Path(folder)
         write_bundle(root / "bundles", "measured", mlp(_MEASURED))
-        write_bundle(root / "bundles", "busy", mlp(_BUSY), hooks=_HOOKS.format(turns=arguments.turns))
+        for name, manifest in SETTINGS.items():
+            hooks = _HOOKS.format(turns=arguments.turns)
+            write_bundle(root / "bundles", name, mlp(_BUSY), manifest, hooks)
         settings = {
             "CACHE_DIR": str(root / "cache"),
             "HOOK_THREADS": str(arguments.hook_threads),
@@ -154,15 +165,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         call = infer_call("measured", {"x": random_rows(arguments.rows, _MEASURED[0])})
         runs = compare(servers, call, CALLERS * arguments.hook_threads, arguments.rounds, arguments.seconds)
     for interval in servers:
-        hooks, beside = (ratios(runs, interval, what) for what in ("hooks", "beside"))
-        shared = [a / b for a, b in zip(hooks, beside, strict=True)]
+        threads, isolated, beside = (ratios(runs, interval, what) for what in (*SETTINGS, "beside"))
+        shared = [a / b for a, b in zip(threads, beside, strict=True)]
         print(
-            f"switch interval {interval} µs: {spread(hooks)} × idle with busy hooks, {spread(beside)} × beside a busy "
-            f"process, so {spread(shared)} × for sharing the interpreter"
+            f"switch interval {interval} µs, × idle: {spread(isolated)} with busy hooks in a process, "
+            f"{spread(threads)} in threads, {spread(beside)} beside a busy process, so {spread(shared)} for sharing "
+            f"the interpreter"
         )
     errors = sum(run.errors for several in runs.values() for run in several)
-    found = ratios(runs, OURS_US, "hooks")
-    text = f"{spread(found)} × the rows/s of idle hooks while {arguments.hook_threads} hook threads are busy"
+    found = ratios(runs, OURS_US, "isolated")
+    text = f"{spread(found)} × the rows/s of idle hooks while isolated ones are busy"
     return verdict(
         median(found) >= arguments.limit and not errors, f"{text} (limit {arguments.limit:g}), {errors} errors"
     )

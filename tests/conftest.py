@@ -14,6 +14,7 @@ from app.backends.fake import FakeBackend
 from app.domain.config import ModelPolicy, SchedulerConfig
 from app.domain.model import MergeKey
 from app.engine.engine import Engine
+from app.engine.expiry import Expiry
 from app.engine.readiness import Readiness
 from app.engine.request import InferRequest
 from app.engine.status import StatusReader
@@ -157,15 +158,20 @@ class Stage:
         self.watchers.append(watcher)
         return watcher
 
-    def status(self, mode="dynamic"):
+    def status(self, mode="dynamic", device="7"):
         """A reader of the status."""
-        return StatusReader(self.dispatcher, self.registry, self.weights, self.backend, self.hooks, self.watcher, mode)
+        return StatusReader(
+            self.dispatcher, self.registry, self.weights, self.backend, device, self.hooks, self.watcher, mode
+        )
 
     async def infer(self, inputs, name="m", **fields):
         """One request, begun and ended as the HTTP layer does it."""
         generation = self.engine.resolve(name, None)
         self.engine.begin(generation)
         code: str | None = "internal"
+        expiry = Expiry(fields["deadline"] - self.clock()) if "deadline" in fields else None
+        if expiry is not None:
+            fields["watch"] = expiry.watch
         try:
             result = await self.engine.infer(InferRequest(generation, inputs, self.clock(), **fields))
             code = None
@@ -173,6 +179,8 @@ class Stage:
             code = getattr(error, "code", "cancelled")
             raise
         finally:
+            if expiry is not None:
+                expiry.cancel()
             self.engine.end(generation, code, 0.0)
         return result
 
@@ -198,7 +206,7 @@ def stage(tmp_path):
     )
     hooks, readiness = HookPool("hook", 2), Readiness(())
     watcher = RepositoryWatcher([root], ["*"], ["*"], control, poll_seconds=None, on_started=readiness.expect)
-    engine = Engine(dispatcher, control, registry, watcher, hooks, clock, config.dispatch_timeout_seconds)
+    engine = Engine(dispatcher, control, registry, watcher, hooks, clock, config)
     staged = Stage(
         root, clock, backend, dispatcher, loader, control, registry, weights, watcher, readiness, hooks, engine, config,
         policies,

@@ -47,7 +47,7 @@ def router(engine: Engine, status: StatusReader) -> APIRouter:
     @routes.get("/status", summary="The node and its models", response_model=NodeStatus)
     @routes.get("/admin/status", summary="The node, its models and its settings", response_model=NodeStatus)
     async def node_status() -> Response:
-        return Response(orjson.dumps(status.read()), media_type="application/json")
+        return Response(orjson.dumps(status.read(), option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
 
     @routes.post(
         "/admin/set_policy",

@@ -134,8 +134,8 @@ class Answers:
             self._waiting.appendleft(current)
         while self._waiting:
             item = self._waiting.popleft()
-            if isinstance(item, Exchange) and item.ticket is not None:
-                item.ticket.release()
+            if isinstance(item, Exchange):
+                item.give_back()
 
     def _begin(self, item: Exchange | AsgiRequest) -> None:
         if not isinstance(item, Exchange):

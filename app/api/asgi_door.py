@@ -27,7 +27,7 @@ async def asgi_infer(handler: InferenceHandler, scope: Scope, receive: Receive, 
     try:
         ticket = handler.admit(head)
     except Exception as error:
-        await _send(send, handler.refuse(head, error), ends=not forgettable(length, waits))
+        await send_reply(handler.refuse(head, error), send, ends=not forgettable(length, waits))
         return
     try:
         body = await _read(ticket, length, receive)
@@ -35,11 +35,11 @@ async def asgi_infer(handler: InferenceHandler, scope: Scope, receive: Receive, 
     except _Gone:
         return
     except Exception as error:
-        await _send(send, handler.refuse(head, error), ends=True)
+        await send_reply(handler.refuse(head, error), send, ends=True)
         return
     finally:
         ticket.release()
-    await _send(send, reply)
+    await send_reply(reply, send)
 
 
 def _target(scope: Scope) -> tuple[str, str | None]:
@@ -92,8 +92,8 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-async def _send(send: Send, reply: Reply, *, ends: bool = False) -> None:
-    """Send a reply; `ends` asks the server to close the connection after it."""
+async def send_reply(reply: Reply, send: Send, *, ends: bool = False) -> None:
+    """Send a complete reply through ASGI; `ends` asks the server to close the connection after it."""
     size = sum(buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in reply.body)
     headers = [*reply.headers, *reply.fresh, (b"content-length", b"%d" % size)]
     if ends:

@@ -48,6 +48,11 @@ def forgettable(length: int | None, waits: bool) -> bool:
     return length is not None and length <= FORGETTABLE_BYTES and (length == 0 or not waits)
 
 
+def head_size(target: bytes, headers: HeaderList) -> int:
+    """About as many bytes as a head had on the wire."""
+    return len(target) + sum([len(name) + len(value) + 4 for name, value in headers])
+
+
 class Body:
     """Collects a request body: one piece stays as it is, several are copied once, into one buffer."""
 
@@ -98,7 +103,7 @@ class Exchange:
 
     body: Body  # unset where it came in one piece with its head
 
-    def __init__(self, head: RequestHead, target: bytes) -> None:
+    def __init__(self, head: RequestHead, target: bytes, *, old: bool = False, waits: bool = False) -> None:
         self.head = head
         self.target = target
         self.ticket: Ticket | None = None
@@ -107,8 +112,27 @@ class Exchange:
         self.complete = False  # the body is all here
         self.started = False  # the handler has it, and gives the ticket back
         self.keep_alive = True
-        self.old = False  # HTTP/1.0
-        self.waits = False  # for 100 Continue
+        self.old = old  # HTTP/1.0
+        self.waits = waits  # for 100 Continue
+
+    @classmethod
+    def refused(cls, reply: Reply, now: float) -> "Exchange":
+        """Stands for what is no request, and has its answer."""
+        exchange = cls(RequestHead("", None, (), now, 0), b"")
+        exchange.reply = reply
+        return exchange
+
+    def count(self) -> None:
+        """Account for the bytes of a chunked body: once per read, as a chunk may be one byte. Raises as `grow` does."""
+        if self.ticket is not None and self.head.content_length is None:
+            self.ticket.grow(self.body.filled - self.counted)
+            self.counted = self.body.filled
+
+    def give_back(self) -> None:
+        """Give back the place of a request that will not be handled."""
+        if self.ticket is not None:
+            self.ticket.release()
+            self.ticket = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +154,9 @@ class Repeat:
         if start > _MAX_REPEAT or not data.startswith(b"POST ") or data.find(b"\r\n\r\n") != start - 4:
             return None
         return cls(data[:start], len(data), exchange.head, exchange.target)
+
+    def again(self, now: float) -> Exchange:
+        """The same request once more."""
+        last = self.head
+        head = RequestHead(last.model, last.version, last.headers, now, last.content_length, last.read)
+        return Exchange(head, self.target)

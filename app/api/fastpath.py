@@ -1,6 +1,7 @@
 """The fast door: a uvicorn HTTP protocol that answers inference requests itself and leaves the rest to ASGI."""
 
 import asyncio
+import logging
 from time import monotonic
 from typing import Any
 
@@ -11,13 +12,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from app.api.answers import Answers
-from app.api.connection import Body, Exchange, Repeat, forgettable, framing, infer_target
+from app.api.connection import Body, Exchange, Repeat, forgettable, framing, head_size, infer_target
 from app.api.exchange import InferenceHandler, Reply, RequestHead
-from app.api.malformed import CHUNKED_UPGRADE, MALFORMED, MAX_HEAD_BYTES, TOO_LARGE, TOO_SLOW
+from app.api.malformed import BROKEN, CHUNKED_UPGRADE, MALFORMED, MAX_HEAD_BYTES, TOO_LARGE, TOO_SLOW
 from app.api.patience import Patience
 
-# Where the parser is.
-BETWEEN, HEAD, BODY = range(3)
+logger = logging.getLogger(__name__)
+
+BETWEEN, HEAD, BODY = range(3)  # where the parser is
 
 
 class _Enough(Exception):
@@ -91,13 +93,11 @@ class FastPathProtocol(HttpToolsProtocol):
     def _serve_again(self, repeat: Repeat, data: bytes) -> None:
         """Serve a request whose head, byte for byte, is that of the one before: no parser needs to see it."""
         assert self._handler is not None
-        last = repeat.head
-        head = RequestHead(last.model, last.version, last.headers, self._now, last.content_length, last.read)
-        exchange = self._answers.current = Exchange(head, repeat.target)
+        exchange = self._answers.current = repeat.again(self._now)
         try:
-            exchange.ticket = self._handler.admit(head)
+            exchange.ticket = self._handler.admit(exchange.head)
         except Exception as error:
-            self._answers.respond(exchange, self._handler.refuse(head, error))
+            self._answers.respond(exchange, self._handler.refuse(exchange.head, error))
         else:
             self._answers.start(exchange, data[len(repeat.raw) :])
 
@@ -130,6 +130,9 @@ class FastPathProtocol(HttpToolsProtocol):
                 self.handle_websocket_upgrade()
             else:
                 self._unsupported_upgrade_warning()
+        except httptools.HttpParserCallbackError as error:
+            if not isinstance(error.__context__, _Enough):
+                self._break(error.__context__)
         except httptools.HttpParserError:
             if not self._deaf:
                 self._fail(MALFORMED)
@@ -164,11 +167,9 @@ class FastPathProtocol(HttpToolsProtocol):
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        if self._overhead > MAX_HEAD_BYTES:
-            size = len(self.url) + sum([len(name) + len(value) + 4 for name, value in self.headers])
-            if size > MAX_HEAD_BYTES:
-                self._fail(TOO_LARGE)
-                raise _Enough
+        if self._overhead > MAX_HEAD_BYTES and head_size(self.url, self.headers) > MAX_HEAD_BYTES:
+            self._fail(TOO_LARGE)
+            raise _Enough
         self._stage = BODY
         self._overhead = 0
         target = infer_target(self.url) if self.parser.get_method() == b"POST" else None
@@ -178,12 +179,10 @@ class FastPathProtocol(HttpToolsProtocol):
             self._take(self._handler, *target)
 
     def _take(self, handler: InferenceHandler, model: str, version: str | None) -> None:
-        length, waits = framing(self.headers)
+        (length, waits), old = framing(self.headers), self.parser.get_http_version() == "1.0"
         head = RequestHead(model, version, tuple(self.headers), self._now, length)
-        exchange = self._receiving = Exchange(head, self.url)
-        exchange.old = self.parser.get_http_version() == "1.0"
+        exchange = self._receiving = Exchange(head, self.url, old=old, waits=waits and not old)
         exchange.keep_alive = self.parser.should_keep_alive()
-        exchange.waits = waits and not exchange.old
         exchange.body = Body(length)
         if length is None and self.parser.should_upgrade():
             exchange.reply = CHUNKED_UPGRADE
@@ -243,22 +242,15 @@ class FastPathProtocol(HttpToolsProtocol):
         self._answers.settle(exchange)
 
     def _count(self, exchange: Exchange) -> None:
-        """Account for the bytes of a chunked body: once per read, as a chunk may be one byte."""
-        if exchange.ticket is None or exchange.head.content_length is not None:
-            return
-        assert self._handler is not None
         try:
-            exchange.ticket.grow(exchange.body.filled - exchange.counted)
+            exchange.count()
         except Exception as error:
+            assert self._handler is not None
             self._refuse(exchange, self._handler.refuse(exchange.head, error))
-        else:
-            exchange.counted = exchange.body.filled
 
     def _refuse(self, exchange: Exchange, reply: Reply) -> None:
         """Answer a request that was admitted, but will not be handled."""
-        if exchange.ticket is not None:
-            exchange.ticket.release()
-            exchange.ticket = None
+        exchange.give_back()
         exchange.reply = reply
         if exchange is self._receiving:
             self._cut_off(exchange)
@@ -277,8 +269,7 @@ class FastPathProtocol(HttpToolsProtocol):
         if exchange is None and self._stage == BODY and not self._answers.withdraw(self.cycle):
             self.transport.close()  # ASGI has begun its answer
         elif exchange is None:
-            exchange = Exchange(RequestHead("", None, (), self._now, 0), b"")
-            exchange.reply = reply
+            exchange = Exchange.refused(reply, self._now)
             self._cut_off(exchange)
             self._answers.push(exchange)
         elif exchange.reply is None:
@@ -287,6 +278,17 @@ class FastPathProtocol(HttpToolsProtocol):
             self._cut_off(exchange)
         else:
             self.transport.close()  # it was refused before, and has its answer
+
+    def _break(self, bug: BaseException | None) -> None:
+        """Our own code failed, and left nothing to rely on: end the connection, with an answer where none is owed."""
+        logger.error("a connection broke", exc_info=bug)
+        if self._receiving is not None:
+            self._receiving.give_back()
+        if self._answers.outstanding or self._deaf:
+            self.transport.close()
+        else:
+            self._receiving, self._stage = None, BETWEEN
+            self._fail(BROKEN)
 
     def _hang_up(self) -> None:
         self._deaf = True

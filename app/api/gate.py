@@ -1,11 +1,14 @@
 """The ASGI middleware that asks for tokens before any route is looked up."""
 
+import os
+
 from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.access import Access, door_of
+from app.api.asgi_door import send_reply
 from app.api.errors import error_reply
-from app.api.exchange import Reply
+from app.api.headers import MAX_REQUEST_ID
 from app.domain.errors import ServingError
 
 
@@ -24,14 +27,10 @@ class AccessGate:
                 # The very path that the router will look up: without the prefix under which a server mounts us.
                 self._access.check(door_of(get_route_path(scope)), given)
             except ServingError as error:
-                await send_reply(error_reply(error), send)
+                reply = error_reply(error)
+                sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
+                request_id = sent or os.urandom(8).hex().encode()
+                reply.fresh = ((b"x-request-id", request_id[:MAX_REQUEST_ID]),)
+                await send_reply(reply, send)
                 return
         await self._app(scope, receive, send)
-
-
-async def send_reply(reply: Reply, send: Send) -> None:
-    """Send a complete reply through ASGI."""
-    body = b"".join(reply.body)
-    headers = [*reply.headers, *reply.fresh, (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -20,7 +20,8 @@ _READ = frozenset(
 #: Timeouts above this many milliseconds (a century) are as good as none.
 _FOREVER_MS = 3.2e12
 
-_MAX_REQUEST_ID = 256
+#: Of a longer request id the rest is cut off.
+MAX_REQUEST_ID = 256
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ def _take(found: InferHeaders, name: bytes, value: bytes) -> None:
     elif name == b"authorization":
         found.authorization = value
     elif name == b"x-request-id":
-        found.request_id = value[:_MAX_REQUEST_ID]
+        found.request_id = value[:MAX_REQUEST_ID]
     elif name != b"content-encoding":
         found.timeout = min(found.timeout, parse_timeout(name, value))
     elif value.strip().lower() not in (b"", b"identity"):

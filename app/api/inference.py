@@ -4,17 +4,18 @@ import logging
 import os
 from itertools import count
 from math import inf
-from typing import cast
 
 from app.api.access import Access, Door
 from app.api.codec.reply import Encoded, Encoder
 from app.api.codec.request import Decoded, Decoder
 from app.api.errors import error_reply
 from app.api.exchange import Buffer, Reply, RequestHead, Ticket
-from app.api.headers import InferHeaders, read_headers
+from app.api.headers import MAX_REQUEST_ID, InferHeaders, read_headers
 from app.api.limits import InFlight
 from app.domain.errors import Cancelled, PayloadTooLarge, ServingError
+from app.domain.tensors import Tensors
 from app.engine.engine import Engine
+from app.engine.expiry import Expiry, Watch, unwatched
 from app.engine.request import InferRequest, InferResult, Timings
 from app.runtime.registry import Generation
 
@@ -57,7 +58,7 @@ class Admission:
             raise
         self._nbytes += nbytes
 
-    def release(self, code: str | None = UNSAID, now: float | None = None) -> None:
+    def release(self, code: str | None = UNSAID) -> None:
         """Give the place back, the first time.
 
         `code` is that of the error the request ended with, None for an answer; a request of which nothing is said
@@ -67,7 +68,7 @@ class Admission:
             self._open = False
             inference, engine = self._inference, self._inference.engine
             inference.in_flight.leave(self._nbytes)
-            seconds = (engine.clock() if now is None else now) - self.head.received_at
+            seconds = engine.clock() - self.head.received_at
             engine.end(self.generation, self._code if code is UNSAID else code, seconds)
 
 
@@ -94,41 +95,56 @@ class Inference:
         generation = self.engine.resolve(head.model, head.version)
         self.in_flight.enter(head.model, generation.holders.count, head.content_length or 0)
         self.engine.begin(generation)
-        request_id = headers.request_id or f"{self._id_prefix}-{next(self._ids):x}".encode()
+        request_id = headers.request_id or self._new_id()
         return Admission(self, head, headers, request_id, generation)
 
     def refuse(self, head: RequestHead, error: Exception) -> Reply:
         """The reply to a request that was not admitted."""
-        request_id = next((value for name, value in head.headers if name == b"x-request-id"), None)
-        return self._failed(error, request_id or f"{self._id_prefix}-{next(self._ids):x}".encode())
+        request_id = next((value for name, value in head.headers if name == b"x-request-id"), b"")[:MAX_REQUEST_ID]
+        return self._failed(error, request_id or self._new_id())
+
+    def _new_id(self) -> bytes:
+        return f"{self._id_prefix}-{next(self._ids):x}".encode()
 
     async def handle(self, ticket: Ticket, body: Buffer) -> Reply:
         """Answer an admitted request; every failure becomes a reply. Cancelling withdraws the request."""
-        admission = cast(Admission, ticket)
-        engine, generation = self.engine, admission.generation
+        assert isinstance(ticket, Admission)
+        code: str | None = UNSAID  # stands when the caller goes away
+        clock = Deadline(ticket)
         try:
-            began = engine.clock()
-            decoded = self._decode(admission, body) if len(body) <= IN_PLACE_BYTES else None
-            if decoded is None:
-                decoded = await engine.offload(self._decode, admission, body)
-            decoded_at = engine.clock()
-            deadline = self._deadline(admission, decoded)
-            result = await engine.infer(
-                InferRequest(generation, decoded.inputs, decoded_at, decoded.parameters, deadline)
-            )
-            answered_at = engine.clock()
-            small = sum([array.nbytes for array in result.outputs.values()]) <= IN_PLACE_BYTES
-            encoded = self._encode(decoded, result) if small else await engine.offload(self._encode, decoded, result)
-            timings, ended_at = result.timings, engine.clock()
-            timings.decode, timings.encode = decoded_at - began, ended_at - answered_at
-            fresh = ((b"server-timing", server_timing(timings)), (b"x-request-id", admission.request_id))
-            admission.release(None, ended_at)
-            return Reply(200, encoded.headers, encoded.body, fresh)
+            reply = await self._answer(ticket, body, clock)
+            code = None
         except Exception as error:
-            admission.release(error.code if isinstance(error, ServingError) else "internal")
-            return self._failed(error, admission.request_id)
+            reply = self._failed(error, ticket.request_id)
+            code = error.code if isinstance(error, ServingError) else "internal"
         finally:
-            admission.release()  # the caller went away: nothing was said
+            clock.cancel()
+            ticket.release(code)
+        return reply
+
+    async def _answer(self, admission: Admission, body: Buffer, deadline: "Deadline") -> Reply:
+        engine, generation = self.engine, admission.generation
+        began = engine.clock()
+        deadline.begin(began)
+        if len(body) <= IN_PLACE_BYTES:
+            decoded = self._decode(admission, body)
+        else:
+            decoded = await deadline.watch(engine.offload(self._decode, admission, body))
+        decoded_at = engine.clock()
+        if decoded.timeout_us is not None:
+            deadline.tighten(decoded.timeout_us / 1e6, decoded_at)
+        result = await engine.infer(
+            InferRequest(generation, decoded.inputs, decoded_at, decoded.parameters, deadline.at, deadline.watch)
+        )
+        answered_at = engine.clock()
+        if _small(result.outputs):
+            encoded = self._encode(decoded, result)
+        else:
+            encoded = await deadline.watch(engine.offload(self._encode, decoded, result))
+        timings = result.timings
+        timings.decode, timings.encode = decoded_at - began, engine.clock() - answered_at
+        fresh = ((b"server-timing", server_timing(timings)), (b"x-request-id", admission.request_id))
+        return Reply(200, encoded.headers, encoded.body, fresh)
 
     def _decode(self, admission: Admission, body: Buffer) -> Decoded:
         generation, header_length = admission.generation, admission.headers.header_length
@@ -153,22 +169,60 @@ class Inference:
         generation = result.generation
         return self._encoder.encode(decoded, generation.model_id, generation.bundle.spec, result.outputs, parameters)
 
-    def _deadline(self, admission: Admission, decoded: Decoded) -> float:
-        """The tightest of the headers', the model's and the request's own timeout, counted from complete headers."""
-        timeout = admission.headers.timeout
-        if default_ms := admission.generation.policy.default_timeout_ms:
-            timeout = min(timeout, default_ms / 1000)
-        if decoded.timeout_us is not None:
-            timeout = min(timeout, decoded.timeout_us / 1e6)
-        return inf if timeout == inf else admission.head.received_at + timeout
-
     def _failed(self, error: Exception, request_id: bytes) -> Reply:
         if not isinstance(error, ServingError):
             logger.error("request %s failed", request_id.decode("latin-1"), exc_info=error)
             error = ServingError("internal error")
         reply = error_reply(error, request_id.decode("latin-1"))
+        if reply.status == 500:
+            logger.error("request %s: 500 %s: %s", request_id.decode("latin-1"), error.code, error.message)
         reply.fresh = ((b"x-request-id", request_id),)
         return reply
+
+
+class Deadline:
+    """The deadline of one request as it becomes known: by header and by model at first, by its parameters later.
+
+    `at` is in monotonic seconds, counted from complete request headers, infinite where there is none; `watch` fails
+    what the request awaits when it passes. Event loop only.
+    """
+
+    __slots__ = ("_expiry", "_received_at", "at", "watch")
+
+    def __init__(self, admission: Admission) -> None:
+        self._received_at = admission.head.received_at
+        self._expiry: Expiry | None = None
+        timeout = admission.headers.timeout
+        if default_ms := admission.generation.policy.default_timeout_ms:
+            timeout = min(timeout, default_ms / 1000)
+        self.at = inf if timeout == inf else self._received_at + timeout
+        self.watch: Watch = unwatched
+
+    def begin(self, now: float) -> None:
+        """Start the timer, if there is a deadline."""
+        if self.at < inf:
+            self._expiry = Expiry(self.at - now)
+            self.watch = self._expiry.watch
+
+    def tighten(self, timeout: float, now: float) -> None:
+        """The request itself allows so many seconds; the tightest counts."""
+        if self._received_at + timeout < self.at:
+            self.cancel()
+            self.at = self._received_at + timeout
+            self.begin(now)
+
+    def cancel(self) -> None:
+        """The request has its answer."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+
+def _small(outputs: Tensors) -> bool:
+    """Whether the outputs are quick to encode; of BYTES the array only holds pointers, so few count as quick."""
+    size = 0
+    for array in outputs.values():
+        size += array.size * 1024 if array.dtype.hasobject else array.nbytes
+    return size <= IN_PLACE_BYTES
 
 
 def _answer_parameters(decoded: Decoded, result: InferResult) -> dict[str, str | int]:

@@ -1,4 +1,7 @@
-"""The answers to what is no complete HTTP request: no handler sees it, and the connection ends with them."""
+"""The answers that no handler gives: to what is no complete HTTP request, or to what broke the door itself.
+
+The connection ends with them.
+"""
 
 from app.api.errors import error_body
 from app.api.exchange import Reply
@@ -13,5 +16,6 @@ def _reply(status: int, code: str, message: str) -> Reply:
 
 MALFORMED = _reply(400, "malformed_request", "this is not an HTTP/1.1 request")
 CHUNKED_UPGRADE = _reply(400, "malformed_request", "a chunked body cannot follow an offer to upgrade")
+BROKEN = _reply(500, "internal", "internal error")
 TOO_SLOW = _reply(408, "request_timeout", "the rest of the request did not come in time")
 TOO_LARGE = _reply(431, "headers_too_large", f"the request has more than {MAX_HEAD_BYTES} bytes of headers")

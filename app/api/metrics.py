@@ -62,7 +62,7 @@ class StatusCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every series of every model that serves."""
         node = self._status.read()
-        place = [node.backend if node.backend == "cpu" else "0", self._worker]
+        place = [node.device, self._worker]
         serving = [(model, model.serving) for model in node.models if model.serving is not None]
         yield self._info(node, place)
         for name, (text, read) in NODE_GAUGES.items():
@@ -140,7 +140,7 @@ def _drops(models: Models, place: list[str]) -> Metric:
 def _batch_rows(models: Models, place: list[str]) -> Metric:
     histogram = HistogramMetricFamily("worker_dispatch_batch_rows", "Rows of an execution", labels=_LABELS)
     for model, serving in models:
-        counts = [(int(rows), times) for rows, times in serving.batch_rows.items()]
+        counts = serving.batch_rows.items()
         buckets = [
             (bound, float(sum(times for rows, times in counts if rows <= float(bound))))
             for bound in (*map(str, ROWS_BOUNDS), "+Inf")

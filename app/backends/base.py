@@ -69,10 +69,12 @@ class Backend(Protocol):
     def name(self) -> str:
         """`cpu` or `cuda`."""
 
-    def compile(self, model_file: Path, spec: ModelSpec) -> CacheEntry:
+    def compile(self, model_file: Path, spec: ModelSpec, sample: Tensors | None = None) -> CacheEntry:
         """Bring the bundle's graph into the compile cache (loader thread; the work is done in a child process).
 
-        Returns at once when the entry is there. Raises `BundleError` naming the file when the graph cannot be run.
+        `sample`, where there is one, has valid executable inputs of one row count: what runs is then tried with real
+        values. Returns at once when the entry is there. Raises `BundleError` naming the file when the graph cannot be
+        run, or was replaced meanwhile.
         """
 
     def prepare(self, entry: CacheEntry, spec: ModelSpec) -> Prepared:

@@ -21,9 +21,8 @@ import onnx
 from onnx import helper
 
 from app.backends.graph import external_files, name_axes, read_graph
-from app.backends.job import spec_from_json
+from app.backends.job import sample_from_npz, spec_from_json
 from app.backends.optimise import write_form
-from app.backends.probes import read_sample
 from app.backends.proof import NotProvedError, Reference, prove
 from app.backends.providers import PROVIDERS
 from app.backends.sessions import SessionConfig, create_session, session_options
@@ -43,8 +42,9 @@ def compile_form(job: Mapping[str, Any]) -> Answer:
     spec, config = spec_from_json(job["spec"]), _config(job)
     model = read_graph(file)
     layout = name_axes(model, spec, file)
+    sample = sample_from_npz(spec, Path(job["sample"]))
     try:
-        reference = Reference(model.SerializeToString(), file.parent, spec, read_sample(file), config)
+        reference = Reference(model.SerializeToString(), file.parent, spec, sample, config)
     except Exception as error:
         raise BundleError(f"{file}: ONNX Runtime cannot run it: {' '.join(str(error).split())}") from error
     stored = write_form(job["form"], model, file.parent, target, layout, config)

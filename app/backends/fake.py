@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from app.backends.base import CacheEntry, DeviceMemory
-from app.domain.config import RuntimeConfig
 from app.domain.errors import ExecutionFailed
 from app.domain.model import ModelSpec
 from app.domain.tensors import Array, Tensors, TensorSpec
@@ -28,11 +27,6 @@ class Call:
     variant: str
     size: int
     rows: int
-
-
-def create(config: RuntimeConfig, cache_dir: Path) -> "FakeBackend":
-    """A fake of as much memory as `config` gives the CPU; `cache_dir` is not used."""
-    return FakeBackend(limit=config.device_memory_bytes)
 
 
 class FakeBackend:
@@ -76,8 +70,8 @@ class FakeBackend:
         """Let the next runs raise these, in turn; None lets one succeed."""
         self.failures.extend(failures)
 
-    def compile(self, model_file: Path, spec: ModelSpec) -> CacheEntry:
-        """An entry that stands for the model; nothing is read."""
+    def compile(self, model_file: Path, spec: ModelSpec, sample: Tensors | None = None) -> CacheEntry:
+        """An entry that stands for the model; nothing is read, and nothing tried."""
         if self.on_compile is not None:
             self.on_compile(model_file, spec)
         self.compiled.append(spec.name)

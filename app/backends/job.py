@@ -1,10 +1,14 @@
-"""A model's specification as JSON: what the compile child is told, and what the key of an entry covers."""
+"""A model's specification and sample in bytes: what the compile child is told, and what the key of an entry covers."""
 
+import io
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from app.domain.model import ModelSpec, Variant
-from app.domain.tensors import TensorSpec
+from app.domain.tensors import Tensors, TensorSpec
 
 
 def spec_to_json(spec: ModelSpec) -> dict[str, Any]:
@@ -40,6 +44,28 @@ def spec_from_json(data: Mapping[str, Any]) -> ModelSpec:
             for variant in data["variants"]
         ),
     )
+
+
+def sample_to_npz(spec: ModelSpec, sample: Tensors) -> bytes:
+    """One value for each executable input, in their order: a name may be one that `savez` keeps for itself.
+
+    BYTES tensors become numpy byte strings, as in a bundle's own sample.
+    """
+    arrays = [sample[tensor.name] for tensor in spec.inputs]
+    buffer = io.BytesIO()
+    np.savez(buffer, *(array.astype(np.bytes_) if array.dtype.hasobject else array for array in arrays))
+    return buffer.getvalue()
+
+
+def sample_from_npz(spec: ModelSpec, file: Path) -> Tensors | None:
+    """What `sample_to_npz` wrote; None for an empty file."""
+    if not file.stat().st_size:
+        return None
+    with np.load(file, allow_pickle=False) as archive:
+        return {
+            tensor.name: archive[f"arr_{index}"].astype(tensor.dtype, copy=False)
+            for index, tensor in enumerate(spec.inputs)
+        }
 
 
 def _tensor_to_json(tensor: TensorSpec) -> list[Any]:

@@ -66,9 +66,9 @@ class OnnxRuntimeBackend:
             return str(error)
         return self._compiler.try_device()
 
-    def compile(self, model_file: Path, spec: ModelSpec) -> CacheEntry:
+    def compile(self, model_file: Path, spec: ModelSpec, sample: Tensors | None = None) -> CacheEntry:
         """The entry of a model in the compile cache (loader thread). Raises `BundleError` naming the file."""
-        return self._compiler.compile(model_file, spec)
+        return self._compiler.compile(model_file, spec, sample)
 
     def prepare(self, entry: CacheEntry, spec: ModelSpec) -> "PreparedModel":
         """Build the sessions (loader thread). Raises `BundleError` or `OutOfMemory`."""

@@ -1,7 +1,6 @@
 """Inputs to try a model with, when nobody has sent any yet."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -14,18 +13,9 @@ FREE_EXTENTS = (8, 64)
 _SEED = 20
 
 
-def read_sample(model_file: Path) -> Mapping[str, Array]:
-    """The arrays of `sample.npz` beside the model; empty without one that can be read."""
-    try:
-        with np.load(model_file.parent / "sample.npz", allow_pickle=False) as archive:
-            return dict(archive.items())
-    except (OSError, ValueError):
-        return {}
-
-
-def probes(spec: ModelSpec, variant: Variant, rows: int, sample: Mapping[str, Array]) -> Iterator[Tensors]:
+def probes(spec: ModelSpec, variant: Variant, rows: int, sample: Tensors | None) -> Iterator[Tensors]:
     """Complete inputs of `rows` rows, the most telling first: the sample, random values, zeros."""
-    if sampled := _from_sample(spec, variant, rows, sample):
+    if sample is not None and (sampled := _from_sample(spec, variant, rows, sample)):
         yield sampled
     for extent in FREE_EXTENTS:
         shapes = {tensor.name: _shape(tensor, variant, rows, extent) for tensor in spec.inputs}
@@ -41,16 +31,12 @@ def _shape(tensor: TensorSpec, variant: Variant, rows: int, extent: int) -> tupl
     )
 
 
-def _from_sample(spec: ModelSpec, variant: Variant, rows: int, sample: Mapping[str, Array]) -> Tensors | None:
-    """Row 0 of the sample, repeated; None where the sample does not fit."""
+def _from_sample(spec: ModelSpec, variant: Variant, rows: int, sample: Tensors) -> Tensors | None:
+    """Row 0 of the sample, repeated; None where the sample is of another variant."""
     inputs = {}
     for tensor in spec.inputs:
-        array = sample.get(tensor.name)
-        if array is None or array.ndim != len(tensor.shape) or array.dtype != tensor.dtype:
-            return None
+        array = sample[tensor.name]
         if tensor.batch_axis is not None:
-            if array.shape[tensor.batch_axis] == 0:
-                return None
             array = np.repeat(np.take(array, [0], tensor.batch_axis), rows, tensor.batch_axis)
         wanted = _shape(tensor, variant, rows, -1)
         if any(extent not in (-1, actual) for extent, actual in zip(wanted, array.shape, strict=True)):

@@ -4,7 +4,7 @@ A form that kills the process kills the child, and the server never maps it.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Reference:
     """What the plain session answers, computed once and compared with every form."""
 
     def __init__(
-        self, model: bytes, folder: Path, spec: ModelSpec, sample: Mapping[str, Array], config: SessionConfig
+        self, model: bytes, folder: Path, spec: ModelSpec, sample: Tensors | None, config: SessionConfig
     ) -> None:
         options = session_options(config)
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))

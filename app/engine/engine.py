@@ -2,18 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from math import inf
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from app.domain.config import ModelPolicy
+from app.domain.config import ModelPolicy, SchedulerConfig
 from app.domain.errors import HookFailed, InvalidRequest, ServingError, ShuttingDown
 from app.domain.model import ModelSpec
 from app.domain.tensors import Tensors, TensorSpec
-from app.engine.expiry import Expiry
+from app.engine.expiry import Watch
 from app.engine.leases import Leases
 from app.engine.request import InferRequest, InferResult, Timings
 from app.engine.watchdog import Watchdog
@@ -33,16 +32,6 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class Watch(Protocol):
-    """Lets a deadline fail the future that a request is about to await."""
-
-    def __call__(self, future: asyncio.Future[T], /) -> asyncio.Future[T]: ...
-
-
-def _unwatched(future: asyncio.Future[T], /) -> asyncio.Future[T]:
-    return future
-
-
 class Engine:
     """Serves requests and carries admin changes. Event loop only, unless said otherwise."""
 
@@ -54,17 +43,18 @@ class Engine:
         watcher: RepositoryWatcher,
         hooks: HookPool,
         clock: Callable[[], float],
-        dispatch_timeout: float,
+        config: SchedulerConfig,
     ) -> None:
         self.clock = clock
         self.registry = registry
         self.leases = Leases(control.free)
-        self.watchdog = Watchdog(dispatcher, dispatch_timeout)
+        self.watchdog = Watchdog(dispatcher, config.dispatch_timeout_seconds)
         self._dispatcher = dispatcher
         self._control = control
         self._watcher = watcher
         self._hooks = hooks
         self._tokens = count(1)
+        self._max_pieces = config.max_queue_depth
         self._refusing = False
         self._waking = False
 
@@ -86,23 +76,9 @@ class Engine:
         generation.account.close(code, seconds)
         self.leases.give_back(generation)
 
-    def infer(self, request: InferRequest) -> Coroutine[Any, Any, InferResult]:
+    async def infer(self, request: InferRequest) -> InferResult:
         """Answer one request. Raises a `ServingError`; a cancelled call withdraws what is queued."""
-        return self._story(request) if request.deadline == inf else self._until_deadline(request)
-
-    def offload(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
-        """Run a large decode or encode in the hook pool."""
-        return self._hooks.run(fn, *args, **kwargs)
-
-    async def _until_deadline(self, request: InferRequest) -> InferResult:
-        expiry = Expiry(request.deadline - self.clock())
-        try:
-            return await self._story(request, expiry.watch)
-        finally:
-            expiry.cancel()
-
-    async def _story(self, request: InferRequest, watch: Watch = _unwatched) -> InferResult:
-        generation, inputs, now, parameters, deadline = request
+        generation, inputs, now, parameters, deadline, watch = request
         bundle, timings = generation.bundle, Timings()
         spec, hooks = bundle.spec, bundle.hooks
         plain = hooks.preprocess is None and hooks.postprocess is None
@@ -123,6 +99,10 @@ class Engine:
             timings.postprocess = self.clock() - begun
         return InferResult(generation, outputs, timings, facts.rows, facts.size)
 
+    def offload(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
+        """Run a large decode or encode in the hook pool."""
+        return self._hooks.run(fn, *args, **kwargs)
+
     def _pieces(self, request: InferRequest, inputs: Tensors, now: float) -> list[PendingRequest]:
         """The request as it is queued: whole, or cut where it is larger than every compiled size."""
         generation = request.generation
@@ -137,6 +117,12 @@ class Engine:
             raise InvalidRequest(
                 f"model {spec.name!r}: {rows} rows are more than the largest compiled batch size {largest}, and the "
                 f"preprocess hook changes the number of rows, so the request cannot be split"
+            )
+        if rows > largest * self._max_pieces:  # before cutting: a million views take a second to make
+            raise InvalidRequest(
+                f"model {spec.name!r}: {rows} rows are more than {self._max_pieces} batches of {largest}, which is as "
+                f"much as its queue takes",
+                reason="too_many_rows",
             )
         cuts = split_rows(rows, largest)
         return [
@@ -239,10 +225,15 @@ def _account_for(parts: list[Part], enqueued_at: float, timings: Timings) -> Dis
 def _preprocess(hook: Hook, inputs: Tensors, context: HookContext, spec: ModelSpec) -> Tensors:
     """Run the hook and check that the executable can take what it returned. A `ValueError` is the client's fault."""
     try:
-        tensors = _run_hook(hook, inputs, context, "preprocess")
+        tensors = _run_hook(hook, _writable(inputs), context, "preprocess")
     except ValueError as error:
         raise InvalidRequest(f"preprocess of model {spec.name!r}: {error}") from error
     return _checked("preprocess", tensors, spec.inputs, spec.name)
+
+
+def _writable(tensors: Tensors) -> Tensors:
+    """Views of the request body are read-only: a hook that works in place gets a copy, whatever the wire form was."""
+    return {name: array if array.flags.writeable else array.copy() for name, array in tensors.items()}
 
 
 def _postprocess(hook: Hook, outputs: Tensors, context: HookContext, spec: ModelSpec) -> Tensors:
@@ -250,6 +241,7 @@ def _postprocess(hook: Hook, outputs: Tensors, context: HookContext, spec: Model
     try:
         tensors = _run_hook(hook, outputs, context, "postprocess")
     except ValueError as error:
+        logger.exception("postprocess of model %s failed", spec.name)
         raise HookFailed(f"postprocess of model {spec.name!r} failed") from error
     return _checked("postprocess", tensors, spec.client_outputs, spec.name)
 

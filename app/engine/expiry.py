@@ -1,11 +1,22 @@
 """One request's deadline: when it passes, whatever the request awaits fails."""
 
 import asyncio
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from app.domain.errors import DeadlineExceeded
 
 T = TypeVar("T")
+
+
+class Watch(Protocol):
+    """Lets a deadline fail the future that a request is about to await."""
+
+    def __call__(self, future: asyncio.Future[T], /) -> asyncio.Future[T]: ...
+
+
+def unwatched(future: asyncio.Future[T], /) -> asyncio.Future[T]:
+    """For a request without a deadline."""
+    return future
 
 
 class Expiry:
@@ -29,7 +40,7 @@ class Expiry:
         return future
 
     def cancel(self) -> None:
-        """The request has its answer."""
+        """The request has its answer, or another deadline."""
         self._timer.cancel()
 
     def _expire(self) -> None:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from app.domain.tensors import Tensors
+from app.engine.expiry import Watch, unwatched
 from app.runtime.registry import Generation
 
 NO_PARAMETERS: Mapping[str, Any] = MappingProxyType({})
@@ -28,14 +29,15 @@ class Timings:
 class InferRequest(NamedTuple):
     """One client request, decoded; `inputs` are valid against the generation's `client_inputs`.
 
-    `begun_at` and `deadline` are monotonic seconds.
+    `decoded_at` and `deadline` are monotonic seconds; `watch` fails what the request awaits at its deadline.
     """
 
     generation: Generation
     inputs: Tensors
-    begun_at: float
+    decoded_at: float
     parameters: Mapping[str, Any] = NO_PARAMETERS
     deadline: float = inf
+    watch: Watch = unwatched
 
 
 class InferResult(NamedTuple):

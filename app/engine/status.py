@@ -2,18 +2,17 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from app.backends.base import Backend
-from app.domain.model import ModelSpec
-from app.runtime.accounts import Account
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.hook_pool import HookPool
-from app.runtime.registry import ModelEntry, ModelRegistry
+from app.runtime.registry import Generation, ModelEntry, ModelRegistry
 from app.runtime.watcher import RepositoryWatcher
 from app.runtime.weights import ResidentModel, WeightCache
-from app.scheduling.stats import ModelStats, SchedulerStats
+from app.scheduling.stats import ModelStats, SchedulerStats, quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +41,10 @@ class Serving:
     share_actual: float
     wait_p50: float
     wait_p99: float
-    batch_rows: Mapping[str, int]
-    batch_sizes: Mapping[str, int]
+    batch_rows: Mapping[int, int]
+    batch_sizes: Mapping[int, int]
     max_batch_size: int | None
-    costs: Mapping[str, Mapping[str, float]]
+    costs: Mapping[str, Mapping[int, float]]
     batchable: bool
     batch_axis: BatchAxis | None
     resident: bool
@@ -72,9 +71,10 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """The node at one instant."""
+    """The node at one instant. `device` is the ordinal of the device, or "cpu"."""
 
     backend: str
+    device: str
     discipline: str
     control_mode: str
     residency_mode: str
@@ -98,6 +98,7 @@ class StatusReader:
         registry: ModelRegistry,
         weights: WeightCache,
         backend: Backend,
+        device: str,
         hooks: HookPool,
         watcher: RepositoryWatcher,
         control_mode: str,
@@ -106,6 +107,7 @@ class StatusReader:
         self._registry = registry
         self._weights = weights
         self._backend = backend
+        self._device = device
         self._hooks = hooks
         self._watcher = watcher
         self._control_mode = control_mode
@@ -117,6 +119,7 @@ class StatusReader:
         resident = {model.model_id: model for model in self._weights.snapshot()}
         return NodeStatus(
             backend=self._backend.name,
+            device=self._device,
             discipline=stats.discipline,
             control_mode=self._control_mode,
             residency_mode="externally_managed" if self._control_mode == "explicit" else "self_managed",
@@ -148,38 +151,31 @@ def _readable(path: Path) -> str:
 def _model(entry: ModelEntry, stats: Mapping[str, ModelStats], resident: Mapping[str, ResidentModel]) -> ModelStatus:
     generation = entry.generation
     counted = stats.get(generation.model_id) if generation is not None else None
-    if generation is None or counted is None:
-        return ModelStatus(entry.name, str(entry.state), entry.reason, None)
-    serving = _serving(
-        generation.bundle.spec, generation.bundle.digest, counted, resident.get(generation.model_id), generation.account
-    )
+    serving = None
+    if generation is not None and counted is not None:
+        serving = _serving(generation, counted, resident.get(generation.model_id))
     return ModelStatus(entry.name, str(entry.state), entry.reason, serving)
 
 
-def _serving(
-    spec: ModelSpec, digest: str, stats: ModelStats, resident: ResidentModel | None, account: Account
-) -> Serving:
-    costs: dict[str, dict[str, float]] = {}
+#: What the scheduler counts and `Serving` tells as it is.
+_AS_COUNTED = tuple(
+    {each.name for each in fields(Serving)} & {each.name for each in fields(ModelStats)} - {"costs"},
+)
+
+
+def _serving(generation: Generation, stats: ModelStats, resident: ResidentModel | None) -> Serving:
+    spec, account = generation.bundle.spec, generation.account
+    costs: dict[str, dict[int, float]] = {}
     for (variant, size), seconds in stats.costs.items():
-        costs.setdefault(variant, {})[str(size)] = seconds
+        costs.setdefault(variant, {})[size] = seconds
+    waits = sorted(stats.waits)  # once for both quantiles: what is in order is sorted in no time
+    counted: dict[str, Any] = {name: getattr(stats, name) for name in _AS_COUNTED}
     return Serving(
+        **counted,
         version=spec.version,
-        digest=digest,
-        weight=stats.weight,
-        queue_depth=stats.queue_depth,
-        dispatches=stats.dispatches,
-        requests=stats.requests,
-        rows=stats.rows,
-        padded_rows=stats.padded_rows,
-        compute_seconds=stats.compute_seconds,
-        recent_seconds=stats.recent_seconds,
-        share_target=stats.share_target,
-        share_actual=stats.share_actual,
-        wait_p50=stats.wait_p50,
-        wait_p99=stats.wait_p99,
-        batch_rows={str(rows): times for rows, times in stats.batch_rows.items()},
-        batch_sizes={str(size): times for size, times in stats.batch_sizes.items()},
-        max_batch_size=stats.max_batch_size,
+        digest=generation.bundle.digest,
+        wait_p50=quantile(waits, 0.5),
+        wait_p99=quantile(waits, 0.99),
         costs=costs,
         batchable=spec.coalescible,
         batch_axis=next(

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,10 +31,15 @@ class Bundle:
     sample: Tensors | None = field(default=None, compare=False)
 
 
-def load_bundle(path: Path) -> Bundle:
+#: Starts a number of processes for the hooks of the bundle in a directory.
+Isolate = Callable[[Path, int], Hooks]
+
+
+def load_bundle(path: Path, isolate: Isolate | None = None) -> Bundle:
     """Read and check the bundle in a directory and import its hooks; slow, every byte is read. Raises `BundleError`.
 
-    The model has the name of the directory entry, also where that is a link.
+    The model has the name of the directory entry, also where that is a link. Hooks that ask for processes of their own
+    get them from `isolate`, and are then to be closed; without it they run in this process.
     """
     path = path.absolute()
     if fault := name_fault(path.name):
@@ -41,19 +47,25 @@ def load_bundle(path: Path) -> Bundle:
     if not path.is_dir():
         raise BundleError(f"{path}: is no directory: a bundle is a directory with a model.onnx or a manifest.yaml")
     try:
-        return _load(path)
+        return _load(path, isolate)
     except OSError as error:
         raise BundleError(
             f"{error.filename or path}: cannot be read ({error.strerror}): copy the bundle again"
         ) from error
 
 
-def _load(path: Path) -> Bundle:
+def _load(path: Path, isolate: Isolate | None) -> Bundle:
     manifest = read_manifest(path)
-    hooks = load_hooks(path)
-    _check_hooks(path, manifest.spec, hooks)
-    digest = _digest(path, manifest.model_file)
-    return Bundle(path, manifest.spec, hooks, digest, manifest.model_file, read_sample(path, manifest.spec))
+    processes = manifest.hook_processes
+    hooks = isolate(path, processes) if isolate is not None and processes else load_hooks(path)
+    try:
+        _check_hooks(path, manifest.spec, hooks)
+        digest = _digest(path, manifest.model_file)
+        sample = read_sample(path, manifest.spec)
+    except BaseException:
+        hooks.close()
+        raise
+    return Bundle(path, manifest.spec, hooks, digest, manifest.model_file, sample)
 
 
 def _check_hooks(path: Path, spec: ModelSpec, hooks: Hooks) -> None:

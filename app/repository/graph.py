@@ -9,6 +9,7 @@ from onnx import TensorProto, ValueInfoProto
 
 from app.domain.errors import BundleError
 from app.domain.tensors import TensorSpec
+from app.repository.outline import Outline, read_outline
 
 _V2_NAMES: dict[int, str] = {
     TensorProto.BOOL: "BOOL",
@@ -42,24 +43,23 @@ def describe(model_file: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec
     A leading extent that is symbolic or unnamed is the batch axis; every other extent that is not fixed is -1.
     Raises `BundleError` naming file, tensor and remedy for what cannot be served.
     """
-    graph = _read(model_file).graph
-    constants = {tensor.name for tensor in graph.initializer}
-    constants |= {tensor.values.name for tensor in graph.sparse_initializer}
-    inputs = _specs(model_file, "input", (value for value in graph.input if value.name not in constants))
-    outputs = _specs(model_file, "output", graph.output)
+    graph = _read(model_file)
+    inputs = _specs(model_file, "input", (value for value in graph.inputs if value.name not in graph.constants))
+    outputs = _specs(model_file, "output", graph.outputs)
     if not outputs:
         raise BundleError(f"{model_file}: the graph has no output: export the model again")
     return inputs, outputs
 
 
-def _read(model_file: Path) -> onnx.ModelProto:
+def _read(model_file: Path) -> Outline:
     try:
-        model = onnx.load_model(model_file, format="protobuf", load_external_data=False)
+        graph = read_outline(model_file)
+        if any(_rank_unknown(value) for value in graph.outputs):  # some exporters leave out what ONNX can tell
+            model = onnx.load_model(model_file, format="protobuf", load_external_data=False)
+            graph.outputs = list(onnx.shape_inference.infer_shapes(model).graph.output)
     except (DecodeError, ValueError) as error:
         raise BundleError(f"{model_file}: not an ONNX file ({error}): copy or export it again") from error
-    if any(_rank_unknown(value) for value in model.graph.output):
-        return onnx.shape_inference.infer_shapes(model)  # some exporters leave out what ONNX can tell
-    return model
+    return graph
 
 
 def _rank_unknown(value: ValueInfoProto) -> bool:

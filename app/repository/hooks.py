@@ -33,13 +33,22 @@ class HookContext:
 Hook = Callable[[Tensors, HookContext], Tensors]
 
 
+def _nothing() -> None:
+    """What there is to close of hooks that run in this process."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """A bundle's hooks, each None where the bundle has none; always called with (tensors, context)."""
+    """A bundle's hooks, each None where the bundle has none; always called with (tensors, context).
+
+    `close` is called when no new call will come, from any thread, and does not wait; hooks in a process of their own
+    end it then. It may be called again.
+    """
 
     preprocess: Hook | None = None
     postprocess: Hook | None = None
     run: Callable[..., Tensors] | None = None
+    close: Callable[[], None] = _nothing
 
 
 def load_hooks(bundle_dir: Path) -> Hooks:
@@ -47,12 +56,27 @@ def load_hooks(bundle_dir: Path) -> Hooks:
 
     Every call makes a module of its own, so that a reloaded bundle never shares state with its predecessor.
     """
-    file = bundle_dir / HOOKS_FILE
+    source = read_source(bundle_dir)
+    return Hooks() if source is None else hooks_of(bundle_dir, source)
+
+
+def read_source(bundle_dir: Path) -> bytes | None:
+    """The bundle's `hooks.py`; None if there is none."""
     try:
-        source = file.read_bytes()
+        return (bundle_dir / HOOKS_FILE).read_bytes()
     except FileNotFoundError:
-        return Hooks()
+        return None
+
+
+def hooks_of(bundle_dir: Path, source: bytes, *, importable: bool = False) -> Hooks:
+    """Execute the source of a bundle's `hooks.py` and take its hooks. Raises `BundleError` naming the file.
+
+    `importable` leaves the module where pickle finds its classes: for a process that belongs to this bundle alone.
+    """
+    file = bundle_dir / HOOKS_FILE
     module = _execute(file, source)
+    if importable:
+        sys.modules[module.__name__] = module
     preprocess, postprocess, run = (_function(file, module, name) for name in ("preprocess", "postprocess", "run"))
     if preprocess is postprocess is run is None:
         raise BundleError(
@@ -74,7 +98,7 @@ def _execute(file: Path, source: bytes) -> ModuleType:
     sys.modules[module.__name__] = module
     try:
         exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # whatever ends the import ends this bundle, not the loader
         raise BundleError(f"{file}: import failed{_line(file, error)}: {type(error).__name__}: {error}") from error
     finally:
         sys.modules.pop(module.__name__, None)

@@ -20,10 +20,14 @@ DEFAULT_VARIANT = "default"
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a bundle declares: the model it is, and its ONNX file, in the bundle or in an installed package."""
+    """What a bundle declares: the model it is, and its ONNX file, in the bundle or in an installed package.
+
+    `hook_processes` is how many processes run its hooks; 0 where they run in the server's own.
+    """
 
     spec: ModelSpec
     model_file: Path
+    hook_processes: int = 0
 
 
 def read_manifest(bundle_dir: Path) -> Manifest:
@@ -56,7 +60,8 @@ def read_manifest(bundle_dir: Path) -> Manifest:
     )
     _check_batching(file, keys, spec, sizes)
     variants = _variants(file, keys.input_shapes, keys.executable_inputs, sizes if spec.coalescible else ())
-    return Manifest(replace(spec, variants=variants), model_file)
+    hook_processes = (keys.hooks.processes or 1) if keys.hooks.isolation == "process" else 0
+    return Manifest(replace(spec, variants=variants), model_file, hook_processes)
 
 
 def _locate(file: Path, keys: FileKeys) -> Path:

@@ -12,7 +12,14 @@ from app.repository.files import bundle_files, is_bundle, name_fault
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A bundle on disk. Equal signatures mean the same files: their names, sizes and times, not where they lie."""
+    """A bundle on disk. Equal signatures mean the same files, wherever their directory lies now.
+
+    The same is what has the same device, inode, size and times under the same name in the bundle. So a directory that
+    is moved within a file system stays what it was, and a copy, or a move to another file system, is other files. Times
+    of modification alone would not do: images and archives set them all to one. The time of change is the system's own,
+    and tells when a file of another content takes the inode. A network file system that numbers files or devices anew
+    makes them other files: loading what is in the compile cache is cheap, and serving the wrong file is not.
+    """
 
     path: Path
     signature: str
@@ -138,5 +145,6 @@ def _signature(bundle_dir: Path) -> str:
     signature = sha256()
     for name, path in bundle_files(bundle_dir):
         stat = path.stat()
-        signature.update(os.fsencode(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0"))
+        facts = (name, stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        signature.update(os.fsencode("".join(f"{fact}\0" for fact in facts)))
     return signature.hexdigest()

@@ -128,16 +128,16 @@ class BatchingKeys(_Section):
 
 
 class HookKeys(_Section):
-    """Where hooks run."""
+    """Where hooks run: in the server's hook threads, or in `processes` of their own."""
 
     isolation: Literal["thread", "process"] = "thread"
+    processes: Size | None = None
 
-    @field_validator("isolation")
-    @classmethod
-    def _supported(cls, isolation: str) -> str:
-        if isolation == "process":
-            raise ValueError("process is not supported by this version: write thread, or remove it")
-        return isolation
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.isolation == "thread" and self.processes is not None:
+            raise ValueError("processes belongs to isolation: process: write that too, or remove it")
+        return self
 
 
 def _tensors_once(tensors: list[TensorKeys] | None) -> list[TensorKeys] | None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 #: Upper bounds of the latency histogram, in seconds.
 LATENCY_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-#: `code` of an error → `reason` of `worker_drops_total`; every other code counts as failed.
+#: `code` of an error → `reason` of `worker_drops_total`; every other code counts as failed. `expired_queue` covers
+#: deadlines that passed anywhere: also in a hook, or while the request ran.
 DROP_REASONS = {
     "deadline_exceeded": "expired_queue",
     "deadline_infeasible": "infeasible_admission",

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.domain.config import ModelPolicy
-from app.domain.errors import ModelNotFound, ModelUnavailable, ServingError, ShuttingDown
+from app.domain.errors import ModelNotFound, ModelUnavailable, ServingError, ShuttingDown, Unsupported
+from app.repository.hooks import Hooks
 from app.runtime import warmup
 from app.runtime.accounts import Account
 from app.runtime.dispatcher import Dispatcher
@@ -63,6 +64,8 @@ class Control:
         def apply() -> ModelPolicy:
             old = self._registry.resolve(name)
             generation = replace(old, policy=change(old.policy))
+            if generation.policy.residency is not None or generation.policy.fallback is not None:
+                raise Unsupported("residency and fallback have no effect yet: leave them out")
             with self._dispatcher.locked() as scheduler:
                 scheduler.set_policy(generation.model_id, generation.policy)
             self._executor.add_model(generation.model_id, generation.bundle.spec, generation.policy.padding)
@@ -125,19 +128,28 @@ class Control:
 
     def stop(self) -> concurrent.futures.Future[None]:
         """Free every model (the last command before the dispatcher stops)."""
-        return self._dispatcher.call(self._weights.drop_all)
+
+        def apply() -> None:
+            for entry in self._registry.entries.values():
+                if entry.generation is not None:
+                    entry.generation.bundle.hooks.close()
+            self._weights.drop_all()
+
+        return self._dispatcher.call(apply)
 
     # loader thread
 
     def _load(self, name: str, path: Path, change: int) -> None:
-        model_id = f"{name}@{change}"
+        model_id, hooks = f"{name}@{change}", Hooks()
         try:
             loaded = self._loader.prepare(path)
+            hooks = loaded.bundle.hooks
             model = self._on_dispatcher(lambda: self._weights.put(model_id, loaded.prepared))
             bundle = loaded.bundle
             costs = warmup.warm_up(model, bundle.spec, bundle.sample, self._between_dispatches, self._clock)
             self._on_dispatcher(lambda: self._commit(name, model_id, change, loaded, costs))
         except Exception as error:
+            hooks.close()
             reason = error.message if isinstance(error, ServingError) else f"{type(error).__name__}: {error}"
             if not isinstance(error, ShuttingDown):
                 logger.error("model %s: load failed: %s", name, reason, exc_info=not isinstance(error, ServingError))
@@ -158,6 +170,7 @@ class Control:
         entry = self._registry.entries.get(name)
         generation = entry.generation if entry is not None else None
         shown = ModelState.READY if generation is not None else state
+        reason = reason.encode(errors="replace").decode()  # it goes into JSON, and may quote a file name
         self._registry.put(ModelEntry(name, shown, reason, generation))
 
     def _commit(self, name: str, model_id: str, change: int, loaded: PreparedBundle, costs: warmup.Costs) -> None:
@@ -234,3 +247,4 @@ class Control:
         fail(orphans, ModelNotFound(f"model {name!r} was unloaded"))
         self._executor.remove_model(generation.model_id)
         self._weights.drop(generation.model_id)
+        generation.bundle.hooks.close()

@@ -197,7 +197,9 @@ class Dispatcher:
             self._running = ()
             if error is None:
                 self._scheduler.record(dispatch, seconds, now)
-            elif outcome.may_be_one_requests_fault:
+            elif not outcome.may_be_one_requests_fault:
+                self._scheduler.fail(dispatch, seconds, now)
+            else:
                 wanted = [request for request in failed if not request.future.done()]
                 failed = self._scheduler.retry(dispatch, wanted, seconds, now)
         if parts is not None:

@@ -1,11 +1,11 @@
-"""One dispatch on the device: make resident, assemble, run, scatter, answer."""
+"""One dispatch on the device: assemble, run, scatter."""
 
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
 from app.backends.base import LoadedModel
-from app.domain.errors import ExecutionFailed, ServingError
+from app.domain.errors import ExecutionFailed, OutOfMemory, ServingError
 from app.domain.model import ModelSpec
 from app.runtime import batch
 from app.runtime.pending import DispatchFacts, Part, PendingRequest
@@ -53,11 +53,19 @@ class Executor:
         begun = self._clock()
         try:
             return self._run(dispatch)
-        except ServingError as error:
-            return Outcome(None, self._clock() - begun, error)
+        except ExecutionFailed as failure:
+            # What the backend says is for the operator: it may hold names and values that are no caller's business.
+            logger.error("execution of model %s failed: %s", dispatch.model_id, failure.message)
+            error: ServingError = ExecutionFailed("the execution failed", reason=failure.code)
+        except ServingError as failure:
+            error = failure
+        except MemoryError:
+            logger.exception("execution of model %s failed", dispatch.model_id)
+            error = OutOfMemory("no memory for this batch")
         except Exception:
             logger.exception("execution of model %s failed", dispatch.model_id)
-            return Outcome(None, self._clock() - begun, ExecutionFailed("the execution failed"))
+            error = ExecutionFailed("the execution failed")
+        return Outcome(None, self._clock() - begun, error)
 
     def terminate(self) -> None:
         """Ask the running execution to end (any thread); harmless when none runs."""

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from app.domain.errors import ServingError
@@ -29,7 +30,8 @@ class HookPool:
         """Run `fn` in the pool (event loop). A job whose future is settled early is not begun, or its result unused."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        job = self._executor.submit(fn, *args, **kwargs)
+        held = [partial(fn, *args, **kwargs)]
+        job = self._executor.submit(lambda: held.pop()())
         self._waiting += 1
 
         def settle() -> None:
@@ -49,13 +51,14 @@ class HookPool:
 
         self._awaited.add(future)
         future.add_done_callback(self._awaited.discard)
-        future.add_done_callback(lambda _: job.cancel())
+
+        def forget(_: asyncio.Future[T]) -> None:
+            if job.cancel():
+                held.clear()  # the executor keeps a cancelled job until its turn comes: not its arguments
+
+        future.add_done_callback(forget)
         job.add_done_callback(finished)
         return future
-
-    def submit(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
-        """Run `fn` in the pool (any thread)."""
-        return self._executor.submit(fn, *args, **kwargs)
 
     def give_up(self, error: ServingError) -> None:
         """Fail every future that somebody awaits (event loop); a job that runs is let run."""

@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 from app.backends.base import Backend, CacheEntry, Prepared
 from app.domain.errors import BundleError, ShuttingDown, Unsupported
 from app.repository.bundle import Bundle, load_bundle
+from app.runtime.hook_process import isolate
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,12 +52,22 @@ class Loader:
             raise ShuttingDown("the server is shutting down")
 
     def prepare(self, path: Path) -> PreparedBundle:
-        """Read, compile and map a bundle (loader thread). Raises `BundleError`, or `ShuttingDown` when stopped."""
-        bundle = load_bundle(path)
-        if bundle.model_file is None:
-            raise Unsupported(f"{path}: meta models are not served by this version")
+        """Read, compile and map a bundle (loader thread). Raises `BundleError`, or `ShuttingDown` when stopped.
+
+        Its hooks run, and are to be closed when the bundle is no longer needed.
+        """
+        bundle = load_bundle(path, isolate)
         try:
-            entry = self._backend.compile(bundle.model_file, bundle.spec)
+            return self._prepare(bundle)
+        except BaseException:
+            bundle.hooks.close()
+            raise
+
+    def _prepare(self, bundle: Bundle) -> PreparedBundle:
+        if bundle.model_file is None:
+            raise Unsupported(f"{bundle.path}: meta models are not served by this version")
+        try:
+            entry = self._backend.compile(bundle.model_file, bundle.spec, bundle.sample)
         except BundleError:
             self.check()
             raise

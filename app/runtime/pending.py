@@ -101,7 +101,7 @@ def _settle(outcomes: Sequence[tuple[asyncio.Future[Part], Part | ServingError]]
 
 
 def _settle_threaded(future: concurrent.futures.Future[Part], result: Part | ServingError) -> None:
-    if not future.set_running_or_notify_cancel():
+    if future.done() or not future.set_running_or_notify_cancel():
         return
     if isinstance(result, ServingError):
         future.set_exception(result)

@@ -76,13 +76,15 @@ class ModelRegistry:
         self._entries = MappingProxyType({**entries, **{entry.name: entry for entry in come}})
 
     def resolve(self, name: str, version: str | None = None) -> Generation:
-        """The generation that serves `name` now. Raises `ModelNotFound` or `ModelUnavailable`."""
+        """The generation that serves `name` now. Raises `ModelNotFound` or `ModelUnavailable`.
+
+        Why a model is unavailable is for status and index only: the reason may tell of files on this machine.
+        """
         entry = self._entries.get(name)
         if entry is None:
             raise ModelNotFound(f"unknown model {name!r}")
         if entry.generation is None:
-            reason = f": {entry.reason}" if entry.reason else ""
-            raise ModelUnavailable(f"model {name!r} is {entry.state}{reason}")
+            raise ModelUnavailable(f"model {name!r} is {entry.state}: /status says why")
         served = entry.generation.bundle.spec.version
         if version is not None and version != served:
             raise ModelNotFound(f"unknown version {version!r} of model {name!r}: the one served is {served!r}")

@@ -21,6 +21,7 @@ class RepositoryWatcher:
 
     `poll_seconds` None looks once. After the start a change counts when two looks saw the same files, so a bundle
     that is being copied waits. `on_started` is told the names of the start (dispatcher thread), before they load.
+    A look that fails is logged and a problem of every directory, and is tried again.
     """
 
     def __init__(
@@ -82,9 +83,9 @@ class RepositoryWatcher:
             for name in self._last.bundles.keys() | self._applied.keys()
             if (found := self._settled(name, last)) is not None
         }
-        changes = diff(self._applied, settled)
+        pending = self._carry_out(diff(self._applied, settled))
         self._applied = settled
-        return self._carry_out(changes)
+        return pending
 
     def _settled(self, name: str, last: Scan) -> Found | None:
         now = self._last.bundles.get(name)
@@ -114,12 +115,26 @@ class RepositoryWatcher:
         return Scan({n: each for n, each in found.bundles.items() if _matches(n, self._include)}, problems)
 
     def _run(self) -> None:
+        look = self._start
+        while True:
+            try:
+                look()
+            except Exception as error:
+                logger.exception("looking at the model directories failed")
+                self.problems = dict.fromkeys(self._roots, f"a look failed, the log says where: {error!r}")
+            else:
+                look = self._follow
+            if self._poll_seconds is None or self._stopping.wait(self._poll_seconds):
+                return
+
+    def _start(self) -> None:
         loads = self.first_look()
         concurrent.futures.wait(loads)
         failed = sum(load.cancelled() or load.exception() is not None for load in loads)
         logger.info("started: %d of %d models ready", len(loads) - failed, len(loads))
-        while self._poll_seconds is not None and not self._stopping.wait(self._poll_seconds):
-            concurrent.futures.wait(self.look_again())
+
+    def _follow(self) -> None:
+        concurrent.futures.wait(self.look_again())
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -26,6 +26,8 @@ R = TypeVar("R", bound=QueuedRequest)
 #: A failed dispatch may cost this many times its learned cost again, to find the request that made it fail.
 RETRY_FACTOR = 4.0
 
+RETRY_SECONDS = 0.05  # at the least: what a failing run of a quick model costs is mostly the failing
+
 
 class Scheduler(Generic[R]):
     """Queues, averages and policies of every model. Not thread-safe by design; instants are monotonic seconds."""
@@ -178,8 +180,17 @@ class Scheduler(Generic[R]):
         if dispatch.retry is not None:
             dispatch.retry.left -= seconds
 
+    def fail(self, dispatch: Dispatch[R], seconds: float, now: float) -> None:
+        """Book a dispatch that failed: its `seconds` were used all the same, and teach no cost."""
+        self._busy_until = -inf
+        queue = self._queues.get(dispatch.model_id)
+        if queue is not None:
+            self._ledger.charge(queue.account, seconds, now)
+        if dispatch.retry is not None:
+            dispatch.retry.left -= seconds
+
     def retry(self, dispatch: Dispatch[R], wanted: Sequence[R], seconds: float, now: float) -> tuple[R, ...]:
-        """Run a dispatch that failed with a data error again, in halves, each a decision of its own before all else.
+        """Run a dispatch that failed with a data error again, in halves, at the head of its queue.
 
         `wanted` are those of its requests that still await an answer, `seconds` what the failure took: it is charged
         to the model, and teaches no cost. Returns those to be failed now: the culprit, once it stands alone, or all
@@ -189,14 +200,12 @@ class Scheduler(Generic[R]):
         queue = self._queues.get(dispatch.model_id)
         if queue is None:
             return tuple(wanted)
-        self._ledger.charge(queue.account, seconds, now)
+        self.fail(dispatch, seconds, now)
         budget = dispatch.retry
         if budget is None:
             cost = self._costs.estimate(queue.model_id, dispatch.variant, dispatch.size)
-            budget = RetryBudget(RETRY_FACTOR * (seconds if cost is None else cost))
-        else:
-            budget.left -= seconds
-        if len(dispatch.requests) == 1 or budget.left < 0:
+            budget = RetryBudget(max(RETRY_FACTOR * (seconds if cost is None else cost), RETRY_SECONDS))
+        if len(dispatch.requests) == 1 or not wanted or budget.left < 0:
             return tuple(wanted)
         middle = (len(wanted) + 1) // 2
         parts = [Retry(tuple(part), budget) for part in (wanted[:middle], wanted[middle:]) if part]

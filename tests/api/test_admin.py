@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.domain.config import ModelPolicy, Residency
+from app.domain.config import ModelPolicy
 
 pytestmark = pytest.mark.anyio
 
@@ -21,6 +21,8 @@ async def test_status_tells_the_node_and_its_models(api, stage, path):
     status = answer.json()
     assert (status["discipline"], status["backend"], status["alive"]) == ("fifo", "fake", True)
     [model] = status["models"]
+    assert model["serving"]["costs"].keys() == {"default"}
+    assert model["serving"]["costs"]["default"].keys() == {"1", "2", "4"}
     assert (model["name"], model["state"], model["reason"]) == ("m", "READY", "")
     serving = model["serving"]
     assert (serving["dispatches"], serving["rows"], serving["padded_rows"], serving["ok"]) == (1, 3, 1, 1)
@@ -30,9 +32,9 @@ async def test_status_tells_the_node_and_its_models(api, stage, path):
 async def test_a_policy_changes_in_the_fields_that_are_sent(api, stage):
     stage.policies["m"] = ModelPolicy(weight=2, max_wait_ms=3)
     stage.load()
-    answer = await api.post(SET, json={"model": "m", "weight": 5, "residency": "system"})
+    answer = await api.post(SET, json={"model": "m", "weight": 5, "sizing": "fill"})
     assert answer.status_code == 200
-    expected = ModelPolicy(weight=5, max_wait_ms=3, residency=Residency.SYSTEM)
+    expected = ModelPolicy(weight=5, max_wait_ms=3, sizing="fill")
     assert answer.json() == expected.model_dump(mode="json")
     assert stage.engine.policy("m") == expected
     await api.post(SET, json={"model": "m", "max_batch_size": 2})

@@ -2,6 +2,7 @@
 
 import pytest
 
+from app.api.access import OPEN_PATHS, Door, door_of
 from tests.api.conftest import ADMIN
 
 pytestmark = pytest.mark.anyio
@@ -38,6 +39,30 @@ async def test_the_admin_door_asks_for_the_admin_token(make_api, method, path, r
         assert (await client.request(method, f"http://test{root_path}{path}")).status_code not in (401, 403)
 
 
+async def status_of(api, headers, method, path):
+    async with api.client(headers) as client:
+        return (await client.request(method, path)).status_code
+
+
+async def test_every_documented_route_asks_for_its_token(make_api):
+    """A route that is new is behind a token, whoever forgets to think of it."""
+    api = make_api(api_token="the-api-token")
+    paths = (await api.get("/openapi.json")).json()["paths"]
+    routes = [(method.upper(), path) for path, operations in paths.items() for method in operations]
+    routes += [("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/v2/")]
+    assert len(routes) > 15
+    for method, template in routes:
+        path, door = template.replace("{model}", "m").replace("{version}", "1"), door_of(template)
+        if template in OPEN_PATHS:
+            assert await status_of(api, None, method, path) in (200, 503), template
+            continue
+        assert await status_of(api, None, method, path) == 401, template
+        assert (await status_of(api, API, method, path) == 403) is (door is Door.ADMIN), template
+        assert await status_of(api, ADMIN, method, path) not in (401, 403), template
+        changes = method != "GET" and not path.endswith(("/infer", "/index"))
+        assert (door is Door.ADMIN) is (changes or path.startswith("/admin/")), template
+
+
 @pytest.mark.parametrize("root_path", ["", "/prefix"])
 async def test_probes_and_metrics_are_open_also_under_a_prefix(make_api, root_path):
     async with make_api(api_token="the-api-token").client(root_path=root_path) as client:
@@ -51,3 +76,14 @@ async def test_a_refusal_says_how_to_ask(make_api):
     assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.headers["content-type"] == "application/json"
     assert answer.json()["code"] == "unauthorized"
+
+
+@pytest.mark.parametrize("path", ["/v2/models/m/infer", "/admin/set_policy"])
+async def test_a_refusal_has_a_request_id_the_callers_or_one_of_its_own(make_api, path):
+    async with make_api(api_token="the-api-token").client() as client:
+        echoed = await client.post(path, headers={"X-Request-Id": "mine"})
+        long = await client.post(path, headers={"X-Request-Id": "x" * 5000})
+        made = [(await client.post(path)).headers["x-request-id"] for _ in range(2)]
+    assert echoed.headers["x-request-id"] == "mine"
+    assert long.headers["x-request-id"] == "x" * 256
+    assert made[0] != made[1]

@@ -1,9 +1,11 @@
 """What there is to serve, and whether it serves."""
 
+import orjson
 import pytest
 
+from app.api.metadata import EXTENSIONS
 from app.domain.errors import ExecutionFailed, ServingError
-from tests.builders import write_identity_bundle
+from tests.builders import rows_of, write_identity_bundle
 
 pytestmark = pytest.mark.anyio
 
@@ -25,6 +27,43 @@ async def test_the_server_says_what_it_is_and_only_what_it_can(api, path):
     answer = (await api.get(path)).json()
     assert (answer["name"], answer["version"]) == ("inference-server", "1.2.3")
     assert answer["extensions"] == ["classification", "model_repository", "binary_tensor_data", "parameters"]
+
+
+async def classifies(api):
+    outputs = [{"name": "y", "parameters": {"classification": 1}}]
+    [output] = (await api.infer([5], outputs=outputs)).json()["outputs"]
+    return output["datatype"] == "BYTES" and output["data"][0].startswith("5")
+
+
+async def has_an_index(api):
+    return [each["name"] for each in (await api.post("/v2/repository/index")).json()] == ["m"]
+
+
+async def takes_and_gives_bytes(api):
+    data = rows_of(5, 1).tobytes()
+    tensor = {"name": "x", "shape": [1, 3], "datatype": "FP32", "parameters": {"binary_data_size": len(data)}}
+    head = orjson.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}})
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    answer = await api.post("/v2/models/m/infer", content=head + data, headers=headers)
+    return answer.content[int(answer.headers["inference-header-content-length"]) :] == data
+
+
+async def obeys_parameters(api):
+    return (await api.infer([5], parameters={"explain": True})).json()["parameters"]["batch_rows"] == 1
+
+
+PROOFS = {
+    "classification": classifies,
+    "model_repository": has_an_index,
+    "binary_tensor_data": takes_and_gives_bytes,
+    "parameters": obeys_parameters,
+}
+
+
+@pytest.mark.parametrize("extension", EXTENSIONS)
+async def test_what_is_advertised_works(api, stage, extension):
+    stage.load()
+    assert await PROOFS[extension](api)
 
 
 async def test_it_lives_while_the_dispatcher_does(api, stage):

@@ -87,6 +87,13 @@ async def test_the_node_says_how_it_runs(scrape):
     assert (labels["residency_mode"], labels["backend"]) == ("self_managed", "fake")
 
 
+async def test_every_series_of_ours_names_the_device(scrape, stage):
+    stage.load()
+    samples = await scrape()
+    for name in COUNTERS | GAUGES | NODE:
+        assert {labels["gpu"] for labels, _ in samples[name]} == {"7"}, name
+
+
 async def test_what_went_in_came_out_in_one_way(api, scrape, stage):
     stage.load()
     for rows in ([1], [1, 2, 3], list(range(9))):  # alone, padded, cut into three

@@ -27,6 +27,19 @@ def hang():
     signal.pause()
 
 
+def meet_another_file():
+    """Finds another file in the model's place, or in that of its data, than the one it was asked about."""
+    answer = compile_child.answer
+
+    def replace_first(line):
+        if json.loads(line)["job"] == os.environ["JOB"]:
+            Path(os.environ["REPLACEMENT"]).replace(os.environ["REPLACED"])
+        return answer(line)
+
+    vars(compile_child)["answer"] = replace_first
+    compile_child.main()
+
+
 def die():
     """Fails at the first job, with last words."""
     sys.stdin.readline()
@@ -43,7 +56,9 @@ def quit_at_once():
     """Ends in peace before every answer."""
 
 
-WAYS = {way.__name__: way for way in (leave_unaligned, answer_once, hang, die, be_killed, quit_at_once)}
+WAYS = {
+    way.__name__: way for way in (leave_unaligned, answer_once, hang, meet_another_file, die, be_killed, quit_at_once)
+}
 
 if __name__ == "__main__":
     WAYS[os.environ["MISBEHAVIOUR"]]()

@@ -15,7 +15,7 @@ import pytest
 from app import backends
 from app.backends.align import ALIGNMENT
 from app.backends.cache import CompileCache
-from app.backends.compiler import Compiler
+from app.backends.compiler import ANSWER_SECONDS, Compiler
 from app.backends.graph import read_graph, walk_tensors
 from app.backends.providers import PROVIDERS
 from app.backends.sessions import SessionConfig
@@ -43,9 +43,9 @@ def misbehaving(tmp_path, monkeypatch):
     """A compiler whose child misbehaves in the given way."""
     compilers = []
 
-    def make(misbehaviour):
+    def make(misbehaviour, answer_seconds=ANSWER_SECONDS):
         monkeypatch.setenv("MISBEHAVIOUR", misbehaviour)
-        compilers.append(Compiler(tmp_path / "cache", CPU, "tests.backends.children"))
+        compilers.append(Compiler(tmp_path / "cache", CPU, "tests.backends.children", answer_seconds))
         return compilers[-1]
 
     yield make
@@ -226,6 +226,31 @@ def test_missing_external_data_is_a_bundle_error(compiler, tmp_path):
         compiler.compile(file, described)
 
 
+@pytest.mark.parametrize(
+    ("job", "replaced"), [("external_files", "model.onnx"), ("compile", "model.onnx"), ("compile", "data.bin")]
+)
+def test_what_is_replaced_while_it_is_compiled_is_refused_and_not_kept(
+    compiler, misbehaving, tmp_path, monkeypatch, job, replaced
+):
+    built, described = models.mlp()
+    file = save_external(tmp_path / "bundle", built)
+    place, data = file.parent / replaced, file.parent / "data.bin"
+    original = place.read_bytes()
+    replacement = models.save(tmp_path, built, "inside.onnx")  # without external data
+    if place == data:
+        replacement.write_bytes(bytes(len(original)))
+    for variable, value in {"JOB": job, "REPLACEMENT": replacement, "REPLACED": place}.items():
+        monkeypatch.setenv(variable, str(value))
+    with pytest.raises(BundleError, match=r"model\.onnx: changed while it was compiled; it will be looked at again"):
+        misbehaving("meet_another_file").compile(file, described)
+    place.write_bytes(original)
+    entry = compiler.compile(file, described)
+    backend = backends.create(RuntimeConfig(backend="cpu"), tmp_path / "cache")
+    assert backend.prepare(entry, described).load().run("default", 2, models.inputs_for(described, 2))["y"].any()
+    data.write_bytes(bytes(data.stat().st_size))
+    assert compiler.compile(file, described).path != entry.path
+
+
 def three_only():
     """The free axis has to be 3, which no probe can know."""
     nodes = [models.node("Reshape", ["x", "shape"], ["r"]), models.node("MatMul", ["r", "w"], ["y"])]
@@ -247,8 +272,31 @@ def test_the_original_is_kept_where_no_probe_runs(compiler, tmp_path):
 
 def test_the_sample_of_the_bundle_is_a_probe(compiler, tmp_path):
     built, described = three_only()
-    np.savez(tmp_path / "sample.npz", x=np.ones((1, 3), np.float32))
-    assert compiler.compile(models.save(tmp_path, built), described).form == "prepacked"
+    sample = {"x": np.ones((2, 3), np.float32)}
+    assert compiler.compile(models.save(tmp_path, built), described, sample).form == "prepacked"
+
+
+def test_a_sample_that_comes_later_is_tried(compiler, tmp_path):
+    built, described = three_only()
+    file = models.save(tmp_path, built)
+    assert compiler.compile(file, described).form == "plain"
+    assert compiler.compile(file, described, {"x": np.ones((1, 3), np.float32)}).form == "prepacked"
+
+
+def numbers_in_text():
+    """Parses its input, and takes no text that is no number."""
+    nodes = [models.node("Cast", ["file"], ["c"], to=models.FLOAT), models.node("MatMul", ["c", "w"], ["y"])]
+    inputs, outputs = [models.value("file", models.STRING, ["n", 3])], [models.value("y", models.FLOAT, ["n", 300])]
+    specs = [TensorSpec("file", "BYTES", (-1, 3), 0)], [TensorSpec("y", "FP32", (-1, 300), 0)]
+    return models.model(nodes, inputs, outputs, [models.weights("w", 3, 300)]), models.spec(*specs)
+
+
+def test_a_sample_may_be_text(compiler, tmp_path):
+    built, described = numbers_in_text()
+    file = models.save(tmp_path, built)
+    assert compiler.compile(file, described).form == "plain"
+    sample = {"file": np.array([[b"1.5", b"-2", b"12"]], np.object_)}
+    assert compiler.compile(file, described, sample).form == "prepacked"
 
 
 def test_a_size_that_the_graph_cannot_run_is_refused_with_the_remedy(compiler, tmp_path):
@@ -262,15 +310,6 @@ def test_a_model_that_is_not_batched_runs_at_the_rows_that_it_can(compiler, tmp_
     built, described = models.fixed_inside()
     described = models.spec(described.inputs, described.outputs, (1, 2), batching=False)
     assert compiler.compile(models.save(tmp_path, built), described).form == "prepacked"
-
-
-def test_a_model_behind_a_link_has_its_sample_beside_the_link(compiler, tmp_path):
-    built, described = three_only()
-    file = models.save(tmp_path / "store", built, "digest")
-    (tmp_path / "bundle").mkdir()
-    (tmp_path / "bundle" / "model.onnx").symlink_to(file)
-    np.savez(tmp_path / "bundle" / "sample.npz", x=np.ones((1, 3), np.float32))
-    assert compiler.compile(tmp_path / "bundle" / "model.onnx", described).form == "prepacked"
 
 
 def test_variants_may_need_extents_that_others_do_not(compiler, tmp_path):
@@ -345,6 +384,28 @@ def test_closing_ends_a_compilation_that_is_under_way(misbehaving, tmp_path, mon
         compiler.close()
         with pytest.raises(BundleError, match="stopped"):
             compiling.result()
+
+
+def test_closing_while_the_child_starts_ends_it(compiler, tmp_path, monkeypatch):
+    class Slow(subprocess.Popen[str]):
+        """While it starts, the compiler is closed."""
+
+        def __init__(self, *arguments, **options):
+            compiler.close()
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", Slow)
+    built, described = models.mlp()
+    with pytest.raises(BundleError, match="stopped"):
+        compiler.compile(models.save(tmp_path, built), described)
+
+
+def test_a_child_that_hangs_is_ended(misbehaving, tmp_path, monkeypatch):
+    ready = tmp_path / "ready"
+    monkeypatch.setenv("READY", str(ready))
+    built, described = models.mlp()
+    with pytest.raises(BundleError, match=r"model\.onnx: .*the compile child was ended: no answer in 0\.01 s"):
+        misbehaving("hang", 0.01).compile(models.save(tmp_path, built), described)
 
 
 def test_nothing_is_compiled_after_closing(compiler, tmp_path):

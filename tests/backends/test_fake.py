@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from app.backends.base import Backend
-from app.backends.fake import Call, FakeBackend, create
-from app.domain.config import RuntimeConfig
+from app.backends.fake import Call, FakeBackend
 from app.domain.errors import ExecutionFailed, OutOfMemory
 from app.domain.tensors import TensorSpec
 from tests.backends import models
@@ -96,8 +95,7 @@ def test_hooks_of_compile_and_prepare_see_the_model_and_may_fail_it(tmp_path):
 
 
 def test_memory_follows_loading_and_unloading(tmp_path):
-    backend = create(RuntimeConfig(device_memory_bytes=5000), tmp_path)
-    backend.weights["m"] = 3000
+    backend = FakeBackend(weights={"m": 3000}, limit=5000)
     model = loaded(backend, tmp_path / "m", models.mlp()[1])
     assert (backend.memory().in_use, backend.memory().limit) == (3000, 5000)
     model.unload()

@@ -20,7 +20,7 @@ def attempt(folder, built, candidate, described, form="external"):
     models.save(folder, candidate)
     names: dict[str, dict[str, int]] = {variant.key: {} for variant in described.variants}
     entry = StoredEntry(form, optimised=True, weight_bytes=1, layout=Layout(("n",), names))
-    return prove(folder, entry, described, Reference(built.SerializeToString(), folder, described, {}, CPU), CPU)
+    return prove(folder, entry, described, Reference(built.SerializeToString(), folder, described, None, CPU), CPU)
 
 
 def changed(built, change):

@@ -11,22 +11,25 @@ from app.repository.scan import scan
 
 BUNDLES = Path(__file__).parents[2] / "bundles"
 
+#: Others may lie beside them: people put theirs there.
+SHIPPED = ("filetype", "orientation", "tabular")
+
 
 def test_directory_holds_the_bundles_and_nothing_wrong():
     seen = scan([BUNDLES])
-    assert {"tabular", "filetype", "orientation"} <= set(seen.bundles)
-    assert seen.problems == {}
+    assert set(SHIPPED) <= set(seen.bundles)
+    assert not {path.name for path in seen.problems} & set(SHIPPED)
 
 
-@pytest.mark.parametrize("path", [found.path for found in scan([BUNDLES]).bundles.values()], ids=lambda path: path.name)
-def test_bundle_loads_and_coalesces(path):
-    spec = load_bundle(path).spec
+@pytest.mark.parametrize("name", SHIPPED)
+def test_bundle_loads_and_coalesces(name):
+    spec = load_bundle(BUNDLES / name).spec
     assert spec.coalescible
     assert len(spec.sizes(spec.variants[0].key)) > 1
     assert spec.description
 
 
-@pytest.mark.parametrize("file", sorted(BUNDLES.glob("*/hooks.py")), ids=lambda file: file.parent.name)
+@pytest.mark.parametrize("file", [BUNDLES / name / "hooks.py" for name in SHIPPED if name != "tabular"])
 def test_hooks_import_nothing_of_the_server_nor_of_the_model_packages(file):
     imported = {
         name.split(".")[0]

@@ -15,6 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
+BUNDLES = ROOT / "bundles"
+
 
 @dataclass
 class ServerProcess:
@@ -59,12 +61,13 @@ def free_port():
 
 
 @contextmanager
-def running(cache_dir, model_dirs=ROOT / "bundles", **settings) -> Iterator[ServerProcess]:
-    """A server over `model_dirs` that has settled its models; settings as in `SCHEDULER_DISCIPLINE="fifo"`."""
+def running(cache_dir, model_dirs=BUNDLES, until="started: ", **settings) -> Iterator[ServerProcess]:
+    """A server over `model_dirs` that has logged `until`; settings as in `SCHEDULER_DISCIPLINE="fifo"`."""
     port = free_port()
     env = {
         **{name: value for name, value in os.environ.items() if not name.startswith("INFERENCE_SERVER_")},
         "INFERENCE_SERVER_MODEL_DIRS": str(model_dirs),
+        "INFERENCE_SERVER_MODELS_INCLUDE": "*" if model_dirs != BUNDLES else "filetype,orientation,tabular",
         "INFERENCE_SERVER_CACHE_DIR": str(cache_dir),
         "INFERENCE_SERVER_ENDPOINTS_PORT": str(port),
         "INFERENCE_SERVER_DRAIN_DELAY_SECONDS": "0",
@@ -74,7 +77,7 @@ def running(cache_dir, model_dirs=ROOT / "bundles", **settings) -> Iterator[Serv
     with subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True) as process:
         server = ServerProcess(process, port)
         try:
-            server.read_until("started: ")
+            server.read_until(until)
             yield server
         finally:
             server.stop()

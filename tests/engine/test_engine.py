@@ -145,7 +145,7 @@ async def test_a_failing_hook_fails_only_its_caller(stage):
 async def test_a_failed_execution_fails_its_requests_and_the_next_one_runs(stage):
     stage.load()
     stage.backend.fail_next(ExecutionFailed("boom"))
-    with pytest.raises(ExecutionFailed, match="boom"):
+    with pytest.raises(ExecutionFailed, match="the execution failed"):
         await stage.infer({"x": rows_of(0, 1)})
     assert (await stage.infer({"x": rows_of(1, 1)})).outputs["y"][0, 0] == 1
 
@@ -243,7 +243,7 @@ async def test_one_failed_piece_fails_the_request_once_and_withdraws_the_others(
             assert failed.wait(30)
 
     stage.backend.on_run = second_fails
-    with pytest.raises(ExecutionFailed, match="boom"):
+    with pytest.raises(ExecutionFailed, match="the execution failed"):
         await stage.infer({"x": rows_of(0, 40)})
     failed.set()
     assert stage.dispatcher.stats().queue_depth == 0

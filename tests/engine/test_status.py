@@ -15,6 +15,7 @@ pytestmark = pytest.mark.anyio
 def test_a_node_without_models(stage):
     status = stage.status().read()
     assert (status.backend, status.discipline, status.control_mode) == ("fake", "fifo", "dynamic")
+    assert status.device == "7"
     assert (status.alive, status.queue_depth, status.models, status.problems) == (True, 0, (), {})
 
 
@@ -47,13 +48,28 @@ async def test_a_model_that_serves_tells_what_it_did(stage):
     assert serving is not None
     assert (serving.version, serving.weight, serving.max_batch_size) == ("1", 3, 2)
     assert (serving.dispatches, serving.requests, serving.rows, serving.padded_rows) == (1, 1, 3, 1)
-    assert (serving.batch_rows, serving.batch_sizes) == ({"3": 1}, {"4": 1})
+    assert (serving.batch_rows, serving.batch_sizes) == ({3: 1}, {4: 1})
     assert (serving.accepted, serving.ok, serving.failed, serving.dropped, serving.in_flight) == (1, 1, 0, {}, 0)
-    assert set(serving.costs["default"]) == {"1", "2", "4"}
+    assert set(serving.costs["default"]) == {1, 2, 4}
     assert (serving.batchable, serving.batch_axis.input, serving.batch_axis.axis) == (True, "x", 1)
     assert (serving.resident, serving.provider, serving.weight_bytes) == (True, "FakeExecutionProvider", 1234)
     assert status.resident_weight_bytes == status.device_memory_in_use_bytes == 1234
     assert len(serving.digest) == 64
+
+
+async def test_waits_are_told_as_quantiles_of_the_latest(stage):
+    stage.load(sizes=(1,))
+    hold = stage.hold_run()
+    first = stage.ask()
+    hold.wait_entered()
+    queued = [stage.ask() for _ in range(3)]
+    stage.clock.skip(5)
+    hold.open()
+    for each in [first, *queued]:
+        each.result(30)
+    stage.settle()
+    serving = stage.status().read().models[0].serving
+    assert 5 <= serving.wait_p50 <= serving.wait_p99 == max(stage.stats().waits)
 
 
 @pytest.mark.parametrize("change", ["reload", "rename"])

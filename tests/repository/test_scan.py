@@ -161,6 +161,49 @@ def test_renamed_directory_is_seen_as_renamed(root):
     assert diff(before.bundles, scan([root]).bundles) == (Renamed("a", "b", root / "b"),)
 
 
+def _set_times(*bundles: Path) -> None:
+    """As in the layer of an image."""
+    for bundle in bundles:
+        os.utime(bundle / "model.onnx", ns=(1, 1))
+
+
+def test_bundles_of_equal_sizes_and_times_are_told_apart_when_they_change_places(root):
+    _set_times(_bundle(root / "production", "1"), _bundle(root / "staging", "2"))
+    before = scan([root])
+    (root / "production").rename(root / "old")
+    (root / "staging").rename(root / "production")
+    assert diff(before.bundles, scan([root]).bundles) == (
+        Renamed("production", "old", root / "old"),
+        Renamed("staging", "production", root / "production"),
+    )
+
+
+def test_file_replaced_by_one_of_equal_size_and_time_is_a_change(root):
+    path = _bundle(root / "a", "1")
+    _set_times(path, _bundle(root / ".new", "2"))
+    before = scan([root])
+    (root / ".new" / "model.onnx").replace(path / "model.onnx")
+    assert diff(before.bundles, scan([root]).bundles) == (Changed("a", path),)
+
+
+def test_file_written_over_with_equal_size_and_time_is_a_change(root):
+    path = _bundle(root / "a", "1")
+    _set_times(path)
+    before, changed = scan([root]), (path / "model.onnx").stat().st_ctime_ns
+    while (path / "model.onnx").stat().st_ctime_ns == changed:  # until the clock of the file system ticks
+        (path / "model.onnx").write_text("2")
+        _set_times(path)
+    assert diff(before.bundles, scan([root]).bundles) == (Changed("a", path),)
+
+
+def test_copy_in_the_place_of_the_original_is_other_files(root):
+    path = _bundle(root / "a")
+    before = scan([root])
+    shutil.copytree(path, root / "b")
+    shutil.rmtree(path)
+    assert diff(before.bundles, scan([root]).bundles) == (Removed("a"), Added("b", root / "b"))
+
+
 # diff
 
 

@@ -244,6 +244,9 @@ def test_a_broken_loop_makes_the_dispatcher_not_alive_and_leaves_nobody_waiting(
         def execute(self, dispatch):
             raise MemoryError("unexpected")
 
+        def terminate(self):
+            raise AssertionError("nothing to end")
+
     scheduler: Scheduler[PendingRequest] = Scheduler(SchedulerConfig())
     scheduler.add_model("m", spec(), ModelPolicy())
     dispatcher = Dispatcher(scheduler, Broken(), lambda: now[0])
@@ -285,3 +288,41 @@ async def test_the_results_of_one_dispatch_wake_the_loop_once(dispatcher, execut
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
+
+
+def test_a_failed_batch_that_nobody_waits_for_any_more_leaves_nothing_behind(dispatcher, executor):
+    requests = [pending(row) for row in range(4)]
+
+    def all_go(dispatch):
+        for request in requests:
+            request.future.cancel()
+        return ExecutionFailed("bad row")
+
+    executor.error_of = all_go
+    dispatcher.submit(requests, 100.0)
+    assert dispatcher.step() == NOW
+    assert dispatcher.step() == inf
+    executor.error_of = lambda dispatch: None
+    after = pending(9)
+    dispatcher.submit([after], 100.0)
+    dispatcher.step()
+    assert after.future.result(0) is after.inputs
+
+
+@pytest.mark.parametrize(
+    "error", [ExecutionFailed("x", reason="terminated"), OutOfMemory("x"), ExecutionFailed("bad row"), None]
+)
+def test_device_time_is_charged_however_the_execution_ended(dispatcher, executor, error):
+    executor.error_of = lambda dispatch: error
+    dispatcher.submit([pending()], 100.0)
+    dispatcher.step()
+    assert dispatcher.stats().models["m"].recent_seconds == pytest.approx(0.001)
+
+
+def test_a_threads_future_that_was_given_up_is_not_settled_again(dispatcher, executor):
+    request = pending()
+    dispatcher.submit([request], 100.0)
+    executor.error_of = lambda dispatch: dispatcher.give_up(ShuttingDown("over"))
+    dispatcher.step()
+    with pytest.raises(ShuttingDown):
+        request.future.result(0)

@@ -3,6 +3,8 @@
 import concurrent.futures
 import logging
 import shutil
+import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -353,6 +355,49 @@ def test_a_problem_is_logged_when_it_comes_up_and_when_it_changes(stage, write, 
         looked(watcher, 3)
     assert len(caplog.records) == 1
     assert "no model name" in caplog.text
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_look_that_fails_is_tried_again(stage, monkeypatch, caplog, late):
+    """Whether it is the first or a later one."""
+    path = write_identity_bundle(stage.root.parent, "m")
+    announced, again, load_model = threading.Event(), threading.Event(), stage.control.load_model
+
+    def fail_once(*_):
+        monkeypatch.setattr(stage.control, "load_model", succeed)
+        raise RuntimeError("unforeseen")
+
+    def succeed(name, path):
+        again.set()
+        return load_model(name, path)
+
+    monkeypatch.setattr(stage.control, "load_model", fail_once)
+    watcher = stage.watch(poll_seconds=0.001, readiness=SimpleNamespace(expect=lambda names: announced.set()))
+    if late:
+        watcher.start()
+        assert announced.wait(30)
+    path.rename(stage.root / "m")
+    if not late:
+        watcher.start()
+    assert again.wait(30)
+    watcher.stop()
+    watcher.join()
+    assert stage.answer(3) == [3]
+    assert watcher.problems == {}
+    [record] = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert record.exc_info is not None
+
+
+def test_a_failed_look_is_a_problem_of_every_directory(stage, write, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("unforeseen")
+
+    write("m")
+    watcher = stage.watch(poll_seconds=None)
+    monkeypatch.setattr(stage.control, "load_model", fail)
+    watcher.start()
+    watcher.join()
+    assert "unforeseen" in watcher.problems[stage.root]
 
 
 def test_of_two_bundles_with_one_name_the_earlier_directory_wins_and_the_other_is_a_problem(stage, write):

@@ -9,7 +9,7 @@ from app.api.answers import MAX_WAITING
 from app.api.connection import FORGETTABLE_BYTES
 from app.api.exchange import Reply
 from app.api.patience import LINGER_SECONDS
-from tests.api.doors.harness import chunked, eventually, fails, request, serve
+from tests.api.doors.harness import ScriptedHandler, chunked, eventually, fails, request, serve
 
 pytestmark = pytest.mark.anyio
 
@@ -250,3 +250,62 @@ async def test_requests_are_counted_for_uvicorn(fast):
     await client.ask(request(b"x"))
     await client.ask(GET)
     assert fast.uvicorn.server_state.total_requests == 2
+
+
+class Broken(ScriptedHandler):
+    """Its refusals fail as well."""
+
+    def refuse(self, head, error):
+        raise KeyError("a bug of ours")
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+async def test_a_bug_of_ours_is_logged_and_not_the_clients_fault(caplog, repeated):
+    async with serve("fast", Broken()) as fast:
+        client = await fast.connect()
+        if repeated:
+            assert (await client.ask(request(b"first"))).status == 200
+        await client.send(request(b"x", "missing"))
+        await fails(client, 500, "internal")
+        await eventually(lambda: not fast.connections)
+    [record] = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert isinstance(record.exc_info[1], KeyError)
+
+
+async def test_a_bug_of_ours_ends_the_connection_where_other_answers_are_owed(caplog):
+    async with serve("fast", Broken()) as fast:
+        client = await fast.connect()
+        await client.send(request(b"x", "slow"))
+        await fast.handler.until(lambda: fast.handler.started)
+        await client.send(request(b"x", "missing"))
+        assert await client.closed()
+        await fast.handler.until(lambda: fast.handler.cancelled)
+        assert fast.handler.in_flight == 0
+    assert "a bug of ours" in caplog.text
+
+
+async def test_a_bug_of_ours_keeps_no_place_in_flight(caplog):
+    class Unsizeable(ScriptedHandler):
+        def admit(self, head):
+            ticket = super().admit(head)
+            ticket.grow = None  # a chunked body cannot be counted, nor the failure told
+            return ticket
+
+        def refuse(self, head, error):
+            raise KeyError("a bug of ours")
+
+    async with serve("fast", Unsizeable()) as fast:
+        client = await fast.connect()
+        await client.send(chunked(b"x"))
+        assert await client.closed()
+        await eventually(lambda: not fast.connections)
+        assert fast.handler.in_flight == 0
+    assert "a bug of ours" in caplog.text
+
+
+async def test_that_no_more_is_read_is_no_bug(fast, caplog):
+    client = await fast.connect()
+    await client.send(request(b"x", "m", "Connection: close") + request(b"y"))
+    assert (await client.response()).body == b"x"
+    assert await client.closed()
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
