@@ -60,8 +60,12 @@ class Channel:
         _transfer(os.pwritev, self._memory, large)
         self._connection.sendall(_COUNT.pack(len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes) + payload)
 
-    def receive(self) -> Any:
-        """Wait for a value. Raises `EOFError` where the other end is gone, `OSError`, or what unpickling raises."""
+    def receive(self, timeout: float | None = None) -> Any:
+        """Wait for a value, at most `timeout` seconds.
+
+        Raises `TimeoutError`, `EOFError` where the other end is gone, `OSError`, or what unpickling raises.
+        """
+        self._connection.settimeout(timeout)
         received = self._connection.recv_into(self._packet)
         if not received:
             raise EOFError("the other end is gone")

@@ -15,9 +15,11 @@ import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
+from time import monotonic
 
-from app.domain.errors import BundleError, HookFailed, ModelNotFound
+from app.domain.errors import BundleError, DeadlineExceeded, HookFailed, ModelNotFound
 from app.domain.tensors import Tensors
 from app.repository.files import HOOKS_FILE, MANIFEST_FILE
 from app.repository.hooks import HookContext, Hooks, read_source
@@ -74,11 +76,15 @@ class HookWorkers:
         """Run a hook in the worker that is free next (hook thread).
 
         Raises what the hook raised as `ValueError`, as its own `ServingError`, or else as `HookError`; `HookFailed`
-        when the process died; `ModelNotFound` when it had been closed.
+        when the process died; `DeadlineExceeded`, whereupon a worker still in the call is ended and its place is
+        free; `ModelNotFound` when it had been closed.
         """
         state = context.state.get(_PICKLED)
         question = Question(hook, dict(tensors), context.model, dict(context.parameters), context.deadline, state)
-        place = self._idle.get()
+        try:
+            place = self._idle.get(timeout=_remaining(context.deadline))
+        except queue.Empty:
+            raise DeadlineExceeded("the deadline passed before a hook process was free") from None
         try:
             answer = self._ask(place, question)
         finally:
@@ -103,7 +109,10 @@ class HookWorkers:
             worker = self._replace(place, question)
             worker.channel.send(question)
         try:
-            answer: Answer = worker.channel.receive()
+            answer: Answer = worker.channel.receive(_remaining(question.deadline))
+        except TimeoutError:
+            worker.end()  # it works for nobody, and others wait for its place
+            raise DeadlineExceeded(f"the deadline passed in {question.hook}") from None
         except (EOFError, OSError):
             fate = worker.end()
             raise HookFailed(f"{question.hook} of model {question.model!r} failed: its process {fate}") from None
@@ -178,6 +187,11 @@ class Worker:
         """End it now, if it has not ended yet, and say how it ended."""
         self._process.kill()
         return _fate(self._process.wait())
+
+
+def _remaining(deadline: float) -> float | None:
+    """Seconds that are left; None for a request without a deadline."""
+    return None if deadline == inf else max(deadline - monotonic(), 0.001)
 
 
 def _keep(

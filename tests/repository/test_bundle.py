@@ -7,6 +7,7 @@ import pytest
 
 from app.domain.errors import BundleError
 from app.repository.bundle import load_bundle
+from app.repository.hooks import Hooks
 
 TEXT = {"name": "text", "dtype": "BYTES", "shape": "n"}
 PREPROCESS = "def preprocess(inputs): return inputs\n"
@@ -61,6 +62,58 @@ def test_run_in_a_plain_model_is_refused(bundle_dir):
     (bundle_dir / "hooks.py").write_text("def run(inputs, call): return inputs\n")
     with pytest.raises(BundleError, match=r"hooks\.py: run belongs to a meta model \(kind: meta\): remove it"):
         load_bundle(bundle_dir)
+
+
+class Isolate:
+    """Takes note of the processes it is asked for, and of whose hooks are closed."""
+
+    def __init__(self):
+        self.asked = []
+        self.closed = []
+
+    def __call__(self, path, processes):
+        self.asked.append((path, processes))
+        return Hooks(preprocess=lambda inputs, _: inputs, close=lambda: self.closed.append(path))
+
+
+@pytest.fixture
+def isolate():
+    return Isolate()
+
+
+@pytest.mark.parametrize(("more", "processes"), [("", 1), (", processes: 3", 3)])
+def test_hooks_that_ask_for_processes_get_them_and_are_not_executed_here(bundle_dir, isolate, more, processes):
+    (bundle_dir / "hooks.py").write_text("raise RuntimeError('executed')")
+    (bundle_dir / "manifest.yaml").write_text(f'format_version: "1"\nhooks: {{isolation: process{more}}}\n')
+    bundle = load_bundle(bundle_dir, isolate)
+    assert isolate.asked == [(bundle_dir, processes)]
+    assert isolate.closed == []
+    bundle.hooks.close()
+    assert isolate.closed == [bundle_dir]
+
+
+@pytest.mark.parametrize("hooks", [{}, {"isolation": "thread"}])
+def test_other_hooks_are_executed_here(load, bundle_dir, isolate, hooks):
+    (bundle_dir / "hooks.py").write_text(PREPROCESS)
+    load(hooks=hooks)
+    assert load_bundle(bundle_dir, isolate).hooks.preprocess is not None
+    assert isolate.asked == []
+
+
+def test_who_offers_no_processes_executes_all_hooks_here(load, bundle_dir):
+    (bundle_dir / "hooks.py").write_text(PREPROCESS)
+    hooks = load(hooks={"isolation": "process"}).hooks
+    assert hooks.preprocess({}, None) == {}
+    hooks.close()
+
+
+def test_hooks_of_a_bundle_that_is_refused_are_closed(load, bundle_dir, isolate):
+    (bundle_dir / "hooks.py").write_text(PREPROCESS)
+    with pytest.raises(BundleError, match="client_outputs"):
+        load(hooks={"isolation": "process"}, client_outputs=[TEXT])
+    with pytest.raises(BundleError, match="client_outputs"):
+        load_bundle(bundle_dir, isolate)
+    assert (isolate.asked, isolate.closed) == ([(bundle_dir, 1)], [bundle_dir])
 
 
 def test_file_that_cannot_be_read_is_named(bundle_dir):

@@ -227,8 +227,13 @@ def test_bundle_without_a_model_file_is_refused(bundle_dir):
         ({"labels": {"y": [1, 2, 3]}}, "labels.y[0]: 1 is not a string: put it in quotes; labels.y[1]: 2 is not"),
         ({"labels": {"z": ["a"]}}, "labels.z: no such client output: write one of y"),
         ({"labels": {"y": ["a", "b"]}}, "labels.y: 2 labels for 3 elements: give one for each"),
-        ({"hooks": {"isolation": "island"}}, "hooks.isolation"),
-        ({"hooks": {"threads": 2}}, "hooks.threads: unknown key: remove it, or write one of isolation"),
+        ({"hooks": {"isolation": "fork"}}, "hooks.isolation: Input should be 'thread' or 'process', not 'fork'"),
+        ({"hooks": {"processes": 2}}, "hooks: processes belongs to isolation: process: write that too, or remove it"),
+        (
+            {"hooks": {"isolation": "process", "processes": 0}},
+            "hooks.processes: Input should be greater than or equal to 1, not 0",
+        ),
+        ({"hooks": {"threads": 2}}, "hooks.threads: unknown key: remove it, or write one of isolation, processes"),
         ({"batching": {"compiled_batch_sizes": []}}, "batching.compiled_batch_sizes: is empty: list at least one"),
         ({"batching": {"compiled_batch_sizes": [0]}}, "batching.compiled_batch_sizes[0]: Input should be greater than"),
         (

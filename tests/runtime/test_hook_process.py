@@ -11,12 +11,13 @@ import sys
 import threading
 from pathlib import Path
 from textwrap import dedent
+from time import monotonic
 from types import MappingProxyType
 
 import numpy as np
 import pytest
 
-from app.domain.errors import BundleError, HookFailed, ModelNotFound, TooManyRequests
+from app.domain.errors import BundleError, DeadlineExceeded, HookFailed, ModelNotFound, TooManyRequests
 from app.repository.hooks import HookContext, load_hooks
 from app.runtime.hook_process import HookWorkers, isolate
 from app.runtime.hook_worker import HookError
@@ -185,6 +186,23 @@ def test_values_are_those_of_hooks_in_a_thread(start, bundle_dir, names):
         np.testing.assert_array_equal(found[name], array)
 
 
+def test_arrays_of_a_class_of_the_hooks_arrive_as_plain_ones(start):
+    hooks = start(
+        """
+        import numpy as np
+
+        class Own(np.ndarray):
+            pass
+
+        def preprocess(inputs):
+            return {"x": np.arange(3).view(Own)}
+        """
+    )
+    x = hooks.preprocess({}, HookContext("m"))["x"]
+    assert type(x) is np.ndarray
+    assert x.tolist() == [0, 1, 2]
+
+
 def test_a_hook_may_keep_what_it_was_given(start):
     hooks = start(
         """
@@ -214,9 +232,9 @@ def test_the_context_arrives(start):
             return {"told": np.array(repr((context.model, context.parameters, context.deadline)).encode())}
         """
     )
-    context = HookContext("new name", MappingProxyType({"top": 5, "ids": ["a"]}), 7.5)
+    context = HookContext("new name", MappingProxyType({"top": 5, "ids": ["a"]}), 7.5e9)
     told = hooks.preprocess({}, context)["told"].item()
-    assert told.decode() == "('new name', {'top': 5, 'ids': ['a']}, 7.5)"
+    assert told.decode() == "('new name', {'top': 5, 'ids': ['a']}, 7500000000.0)"
 
 
 STATE = """
@@ -732,3 +750,37 @@ def test_a_load_that_fails_leaves_no_process(stage, step):
         assert pid_of(stage.registry.resolve("m").bundle.hooks) in serving
     for pid in set(noted(stage.root / "m")) - set(serving):
         wait_ended(pid)
+
+
+HANGS = """
+import threading
+
+def preprocess(inputs):
+    if inputs["x"][0] == 13:
+        threading.Event().wait()
+    return dict(inputs)
+"""
+
+
+def test_a_call_that_outlives_its_deadline_gives_its_place_to_the_next(start):
+    hooks = start(HANGS)
+    with pytest.raises(DeadlineExceeded):
+        hooks.preprocess({"x": np.full(3, 13)}, HookContext("m", deadline=monotonic() + 0.05))
+    answer = hooks.preprocess({"x": np.arange(3)}, HookContext("m"))
+    np.testing.assert_array_equal(answer["x"], np.arange(3))
+
+
+def test_a_call_that_waits_for_a_place_waits_no_longer_than_its_deadline(start, callers):
+    hooks = start(HANGS)
+    limit = monotonic() + 1.0
+    holding = callers.submit(hooks.preprocess, {"x": np.full(3, 13)}, HookContext("m", deadline=limit))
+    waiting = [
+        callers.submit(hooks.preprocess, {"x": np.arange(3)}, HookContext("m", deadline=monotonic() + 0.05))
+        for _ in range(2)
+    ]
+    for call in waiting:
+        with pytest.raises(DeadlineExceeded):
+            call.result(30)
+        assert not holding.done() or monotonic() > limit
+    with pytest.raises(DeadlineExceeded):
+        holding.result(30)
