@@ -110,22 +110,24 @@ class Inference:
         """Answer an admitted request; every failure becomes a reply. Cancelling withdraws the request."""
         assert isinstance(ticket, Admission)
         code: str | None = UNSAID  # stands when the caller goes away
-        clock = Deadline(ticket)
+        deadline = Deadline(ticket)
         try:
-            reply = await self._answer(ticket, body, clock)
+            reply = await self._answer(ticket, body, deadline)
             code = None
         except Exception as error:
             reply = self._failed(error, ticket.request_id)
             code = error.code if isinstance(error, ServingError) else "internal"
         finally:
-            clock.cancel()
+            if deadline.at < inf:
+                deadline.cancel()
             ticket.release(code)
         return reply
 
     async def _answer(self, admission: Admission, body: Buffer, deadline: "Deadline") -> Reply:
         engine, generation = self.engine, admission.generation
         began = engine.clock()
-        deadline.begin(began)
+        if deadline.at < inf:
+            deadline.begin(began)
         if len(body) <= IN_PLACE_BYTES:
             decoded = self._decode(admission, body)
         else:
@@ -199,10 +201,9 @@ class Deadline:
         self.watch: Watch = unwatched
 
     def begin(self, now: float) -> None:
-        """Start the timer, if there is a deadline."""
-        if self.at < inf:
-            self._expiry = Expiry(self.at - now)
-            self.watch = self._expiry.watch
+        """Start the timer of a finite deadline."""
+        self._expiry = Expiry(self.at - now)
+        self.watch = self._expiry.watch
 
     def tighten(self, timeout: float, now: float) -> None:
         """The request itself allows so many seconds; the tightest counts."""
