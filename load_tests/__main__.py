@@ -11,7 +11,7 @@ SCENARIOS: Mapping[str, str] = {
     "hot_path": "CPU, latency and rate of one small request, against a bare uvicorn application",
     "coalescing": "how many requests share one execution when many come at once",
     "compute_bound": "rows/s of a heavy model, against ONNX Runtime called in a loop",
-    "hooks": "rows/s while pure-Python hooks fill the hook pool, against idle hooks",
+    "hooks": "rows/s while pure-Python hooks are busy, in threads and in a process, against idle hooks",
     "startup": "time to ready with a filled compile cache, against an empty one",
     "weight_sharing": "memory of all compiled sizes of one model, against that of one",
 }

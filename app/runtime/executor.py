@@ -62,7 +62,7 @@ class Executor:
         except MemoryError:
             logger.exception("execution of model %s failed", dispatch.model_id)
             error = OutOfMemory("no memory for this batch")
-        except Exception:
+        except Exception:  # a bad batch fails its requests, never the thread
             logger.exception("execution of model %s failed", dispatch.model_id)
             error = ExecutionFailed("the execution failed")
         return Outcome(None, self._clock() - begun, error)

@@ -65,7 +65,7 @@ async def test_names_are_lower_case_for_the_handler():
     "changes",
     [
         {"raw_path": b"/v2/models/a%2Fb/versions/3/infer"},
-        {"raw_path": b"/root/v2/models/a%2Fb/versions/3/infer", "root_path": "/root"},
+        {"raw_path": b"/prefix/v2/models/a%2Fb/versions/3/infer", "root_path": "/prefix"},
         {"raw_path": None, "path_params": {"model": "a/b", "version": "3"}},
     ],
 )
