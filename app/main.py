@@ -207,7 +207,6 @@ def _warn_of_idle(settings: Settings) -> None:
         "RUNTIME_WEIGHT_CACHE_WIGGLE_FRACTION": settings.runtime.weight_cache_wiggle_fraction != 0.1,
         "RUNTIME_DEVICE_MEMORY_BYTES": settings.runtime.device_memory_bytes > 0,
         "SCHEDULER_COMPACTION_INTERVAL": settings.scheduler.compaction_interval > 0,
-        "SCHEDULER_MODELS (fallback)": any(each.fallback for each in settings.scheduler.models.values()),
         "SCHEDULER_MODELS (residency)": any(each.residency for each in settings.scheduler.models.values()),
     }
     for name in [name for name, is_given in given.items() if is_given]:

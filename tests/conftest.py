@@ -166,8 +166,7 @@ class Stage:
 
     async def infer(self, inputs, name="m", **fields):
         """One request, begun and ended as the HTTP layer does it."""
-        generation = self.engine.resolve(name, None)
-        self.engine.begin(generation)
+        generation = self.engine.begin(self.engine.resolve(name, None), fields.get("deadline", inf), self.clock())
         code: str | None = "internal"
         expiry = Expiry(fields["deadline"] - self.clock()) if "deadline" in fields else None
         if expiry is not None:

@@ -14,7 +14,7 @@ from app.api.headers import MAX_REQUEST_ID, InferHeaders, read_headers
 from app.api.limits import InFlight
 from app.domain.errors import Cancelled, PayloadTooLarge, ServingError
 from app.domain.tensors import Tensors
-from app.engine.engine import Engine
+from app.engine.engine import ESCAPES, Engine
 from app.engine.expiry import Expiry, Watch, unwatched
 from app.engine.request import InferRequest, InferResult, Timings
 from app.runtime.registry import Generation
@@ -30,7 +30,8 @@ IN_PLACE_BYTES = 65_536
 class Admission:
     """An admitted request's place in the in-flight counts; given back once."""
 
-    __slots__ = ("_code", "_inference", "_nbytes", "_open", "generation", "head", "headers", "request_id")
+    __slots__ = ("_code", "_inference", "_nbytes", "_open", "asked", "deadline", "generation", "head", "headers",
+                 "request_id")  # fmt: skip
 
     def __init__(
         self,
@@ -38,7 +39,9 @@ class Admission:
         head: RequestHead,
         headers: InferHeaders,
         request_id: bytes,
+        asked: Generation,
         generation: Generation,
+        deadline: float,
     ) -> None:
         self._inference = inference
         self._nbytes = head.content_length or 0
@@ -47,7 +50,18 @@ class Admission:
         self.head = head
         self.headers = headers
         self.request_id = request_id
+        self.asked = asked
+        """What the client named; `generation`, which serves the request, may be its fallback."""
         self.generation = generation
+        self.deadline = deadline
+        """As far as the headers tell; monotonic seconds, infinite where there is none."""
+
+    def divert(self, deadline: float) -> Generation | None:
+        """Go to the fallback, one step only; it, or None where there is none that can take the request."""
+        other = self._inference.engine.divert(self.generation, deadline) if self.generation is self.asked else None
+        if other is not None:
+            self.generation = other
+        return other
 
     def grow(self, nbytes: int) -> None:
         """Account for body bytes that no Content-Length announced. Raises `PayloadTooLarge` or `TooManyRequests`."""
@@ -92,11 +106,19 @@ class Inference:
             headers = head.read = read_headers(head.headers)
         if not self._access.api_is_open:
             self._access.check(Door.API, headers.authorization)
-        generation = self.engine.resolve(head.model, head.version)
-        self.in_flight.enter(head.model, generation.holders.count, head.content_length or 0)
-        self.engine.begin(generation)
-        request_id = headers.request_id or self._new_id()
-        return Admission(self, head, headers, request_id, generation)
+        asked = self.engine.resolve(head.model, head.version)
+        timeout = headers.timeout
+        if default_ms := asked.policy.default_timeout_ms:
+            timeout = min(timeout, default_ms / 1000)
+        deadline = head.received_at + timeout
+        nbytes = head.content_length or 0
+        self.in_flight.enter(head.model, asked.holders.count, nbytes)
+        try:
+            generation = self.engine.begin(asked, deadline, head.received_at)
+        except ServingError:
+            self.in_flight.leave(nbytes)
+            raise
+        return Admission(self, head, headers, headers.request_id or self._new_id(), asked, generation, deadline)
 
     def refuse(self, head: RequestHead, error: Exception) -> Reply:
         """The reply to a request that was not admitted."""
@@ -135,16 +157,24 @@ class Inference:
         decoded_at = engine.clock()
         if decoded.timeout_us is not None:
             deadline.tighten(decoded.timeout_us / 1e6, decoded_at)
-        result = await engine.infer(
-            InferRequest(generation, decoded.inputs, decoded_at, decoded.parameters, deadline.at, deadline.watch)
-        )
+        request = InferRequest(generation, decoded.inputs, decoded_at, decoded.parameters, deadline.at, deadline.watch)
+        try:
+            result = await engine.infer(request)
+        except ESCAPES:
+            other = admission.divert(deadline.at)
+            if other is None:
+                raise
+            result = await engine.infer(request._replace(generation=other))
         answered_at = engine.clock()
+        diverted_from = None if result.generation is admission.asked else admission.head.model
         if _small(result.outputs):
-            encoded = self._encode(decoded, result)
+            encoded = self._encode(decoded, result, diverted_from)
         else:
-            encoded = await deadline.watch(engine.offload(self._encode, decoded, result))
-        timings = result.timings
-        timings.decode, timings.encode = decoded_at - began, engine.clock() - answered_at
+            encoded = await deadline.watch(engine.offload(self._encode, decoded, result, diverted_from))
+        timings, now = result.timings, engine.clock()
+        timings.decode, timings.encode = decoded_at - began, now - answered_at
+        if deadline.at < inf:
+            engine.learn_reply(result.generation, now - result.executed_at)
         fresh = ((b"server-timing", server_timing(timings)), (b"x-request-id", admission.request_id))
         return Reply(200, encoded.headers, encoded.body, fresh)
 
@@ -164,10 +194,10 @@ class Inference:
                 f"(parameter binary_data_size and header Inference-Header-Content-Length)"
             )
 
-    def _encode(self, decoded: Decoded, result: InferResult) -> Encoded:
+    def _encode(self, decoded: Decoded, result: InferResult, diverted_from: str | None) -> Encoded:
         parameters: dict[str, str | int] | None = None
-        if decoded.parameters or result.fallback_from is not None:
-            parameters = _answer_parameters(decoded, result)
+        if decoded.parameters or diverted_from is not None:
+            parameters = _answer_parameters(decoded, result, diverted_from)
         generation = result.generation
         return self._encoder.encode(decoded, generation.model_id, generation.bundle.spec, result.outputs, parameters)
 
@@ -194,10 +224,7 @@ class Deadline:
     def __init__(self, admission: Admission) -> None:
         self._received_at = admission.head.received_at
         self._expiry: Expiry | None = None
-        timeout = admission.headers.timeout
-        if default_ms := admission.generation.policy.default_timeout_ms:
-            timeout = min(timeout, default_ms / 1000)
-        self.at = inf if timeout == inf else self._received_at + timeout
+        self.at = admission.deadline
         self.watch: Watch = unwatched
 
     def begin(self, now: float) -> None:
@@ -226,12 +253,12 @@ def _small(outputs: Tensors) -> bool:
     return size <= IN_PLACE_BYTES
 
 
-def _answer_parameters(decoded: Decoded, result: InferResult) -> dict[str, str | int]:
+def _answer_parameters(decoded: Decoded, result: InferResult, diverted_from: str | None) -> dict[str, str | int]:
     parameters: dict[str, str | int] = {}
     if decoded.parameters.get("explain") is True:
         parameters |= {"batch_rows": result.batch_rows, "batch_size": result.batch_size}
-    if result.fallback_from is not None:
-        parameters["fallback_from"] = result.fallback_from
+    if diverted_from is not None:
+        parameters["fallback_from"] = diverted_from
     return parameters
 
 

@@ -1,6 +1,6 @@
 """Prometheus: plain counters, read when scraped, so that serving never touches a metric."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from fastapi import FastAPI, Response
@@ -11,6 +11,7 @@ from prometheus_fastapi_instrumentator import Instrumentator
 
 from app.engine.status import ModelStatus, NodeStatus, Serving, StatusReader
 from app.runtime.accounts import DROP_REASONS, LATENCY_BOUNDS
+from app.scheduling.stats import GAP_BOUNDS
 
 Value = Callable[[Serving], float]
 
@@ -20,6 +21,7 @@ COUNTERS: Mapping[str, tuple[str, Value]] = {
     "worker_requests_served": ("Requests and pieces that were executed", lambda s: s.requests),
     "worker_rows_served": ("Rows that were executed, without padding", lambda s: s.rows),
     "worker_padded_rows": ("Rows that filled up batches", lambda s: s.padded_rows),
+    "worker_fallbacks": ("Requests handed to the fallback model", lambda s: s.diverted),
 }
 
 GAUGES: Mapping[str, tuple[str, Value]] = {
@@ -78,6 +80,7 @@ class StatusCollector(Collector):
         yield _drops(serving, place)
         yield _latency(serving, place)
         yield _batch_rows(serving, place)
+        yield _gaps(serving, place)
 
     def _info(self, node: NodeStatus, place: list[str]) -> Metric:
         labels = ["gpu", "worker", "discipline", "control_mode", "residency_mode", "backend"]
@@ -153,8 +156,20 @@ def _latency(models: Models, place: list[str]) -> Metric:
     histogram = HistogramMetricFamily(
         "worker_request_latency_seconds", "From complete headers to the answer", labels=_LABELS
     )
-    bounds = [*(str(bound) for bound in LATENCY_BOUNDS), "+Inf"]
     for model, serving in models:
-        buckets = list(zip(bounds, map(float, accumulate(serving.latency_buckets)), strict=True))
+        buckets = _cumulative(LATENCY_BOUNDS, serving.latency_buckets)
         histogram.add_metric([model.name, *place], buckets, serving.latency_sum)
     return histogram
+
+
+def _gaps(models: Models, place: list[str]) -> Metric:
+    histogram = HistogramMetricFamily(
+        "worker_dispatch_gap_seconds", "Idle time of the device before an execution whose work waited", labels=_LABELS
+    )
+    for model, serving in models:
+        histogram.add_metric([model.name, *place], _cumulative(GAP_BOUNDS, serving.gap_buckets), serving.gap_seconds)
+    return histogram
+
+
+def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    return list(zip([*map(str, bounds), "+Inf"], map(float, accumulate(counts)), strict=True))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from app.domain.batch_safety import BatchCheck, BatchSafety, Padding
 from app.domain.errors import InvalidRequest, ShapeNotCompiled
 from app.domain.tensors import Tensors, TensorSpec
 
@@ -46,8 +47,9 @@ class ModelSpec:
 
     `inputs` and `outputs` are the executable's tensors; `client_inputs` and `client_outputs` are what clients see
     (the same unless hooks change them). `preserves_rows` says that the hooks keep one client row per executable row;
-    `batching` is False where the bundle or the batch-safety check forbids merging; `meta_models` are the models a
-    meta model may call, None for a plain model.
+    `batching` is False where the bundle or the batch-safety check forbids merging; `batch_safety` is what the check
+    that `batch_check` asks for found, None before it, and where there is nothing to check; `padding` fills partial
+    batches unless the policy says otherwise; `meta_models` are the models a meta model may call, None for a plain model.
     """
 
     name: str
@@ -58,11 +60,16 @@ class ModelSpec:
     client_outputs: tuple[TensorSpec, ...] = ()
     preserves_rows: bool = True
     batching: bool = True
+    batch_check: BatchCheck = BatchCheck()
+    batch_safety: BatchSafety | None = None
+    padding: Padding = "zeros"
     max_batch_size: int | None = None
     meta_models: tuple[str, ...] | None = None
     version: str = "1"
     labels: Mapping[str, tuple[str, ...]] | None = None
     description: str = ""
+    fallback: str | None = None
+    """The cheaper model that answers when this one cannot in time, unless the policy names another."""
 
     @cached_property
     def coalescible(self) -> bool:
@@ -73,6 +80,18 @@ class ModelSpec:
             and all(spec.batch_axis is not None for spec in self.outputs)
             and any(spec.batch_axis is not None for spec in self.inputs)
         )
+
+    @cached_property
+    def batching_reason(self) -> str:
+        """Why requests do not merge, or what there is to know before they do; empty where there is nothing to say."""
+        if self.batch_safety is not None:
+            return self.batch_safety.reason
+        if self.coalescible:
+            return ""
+        if not self.batching:
+            return "the manifest turns batching off (batching.enabled)"
+        unbatched = [spec.name for spec in self.outputs if spec.batch_axis is None]
+        return f"output {unbatched[0]!r} has no batch axis" if unbatched else "no input has a batch axis"
 
     @cached_property
     def splittable(self) -> bool:

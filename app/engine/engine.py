@@ -2,24 +2,24 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from itertools import count
+from math import inf
 from typing import ParamSpec, TypeVar, cast
 
-import numpy as np
-
 from app.domain.config import ModelPolicy, SchedulerConfig
-from app.domain.errors import HookFailed, InvalidRequest, ServingError, ShuttingDown
-from app.domain.model import ModelSpec
-from app.domain.tensors import Tensors, TensorSpec
+from app.domain.errors import DeadlineInfeasible, InvalidRequest, QueueFull, ServingError, ShuttingDown
+from app.domain.tensors import Tensors
 from app.engine.expiry import Watch
+from app.engine.hook_calls import postprocess, preprocess
 from app.engine.leases import Leases
 from app.engine.request import InferRequest, InferResult, Timings
 from app.engine.watchdog import Watchdog
-from app.repository.hooks import Hook, HookContext
+from app.repository.hooks import HookContext
 from app.runtime import batch
 from app.runtime.control import Control
 from app.runtime.dispatcher import Dispatcher
+from app.runtime.fallbacks import can_stand_in, fallback_of
 from app.runtime.hook_pool import HookPool
 from app.runtime.pending import DispatchFacts, Part, PendingRequest
 from app.runtime.registry import Generation, ModelRegistry
@@ -30,6 +30,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+#: The refusals that a fallback model may spare the client.
+ESCAPES = (QueueFull, DeadlineInfeasible)
+
+#: Answers whose times are learned together.
+REPLIES = 16
 
 
 class Engine:
@@ -55,6 +61,7 @@ class Engine:
         self._hooks = hooks
         self._tokens = count(1)
         self._max_pieces = config.max_queue_depth
+        self._replies: list[tuple[str, float]] = []
         self._refusing = False
         self._waking = False
 
@@ -66,10 +73,41 @@ class Engine:
             raise ShuttingDown("the server is shutting down")
         return self.registry.resolve(name, version)
 
-    def begin(self, generation: Generation) -> None:
-        """A request begins on a generation that was just resolved; pair it with `end`."""
+    def begin(self, generation: Generation, deadline: float, received_at: float) -> Generation:
+        """A request begins on a generation that was just resolved; pair it with `end`.
+
+        Returns the generation that takes it: this one, or its fallback when its queue is full or the deadline cannot
+        be met. Raises `QueueFull` or `DeadlineInfeasible`, the request then being booked and ended.
+        """
         self.leases.take(generation)
         generation.account.accepted += 1
+        try:
+            self._check(generation, deadline)
+        except ServingError as refusal:
+            other = self.divert(generation, deadline) if isinstance(refusal, ESCAPES) else None
+            if other is None:
+                self.end(generation, refusal.code, self.clock() - received_at)
+                raise
+            return other
+        return generation
+
+    def divert(self, generation: Generation, deadline: float) -> Generation | None:
+        """Let the fallback take over a request that began; the fallback, or None where there is none that can."""
+        name = fallback_of(generation)
+        entry = self.registry.entries.get(name) if name is not None else None
+        other = entry.generation if entry is not None else None
+        if other is None or not can_stand_in(generation.bundle.spec, other.bundle.spec):
+            return None
+        try:
+            self._check(other, deadline)
+        except ServingError:
+            return None
+        self.leases.take(other)
+        other.account.accepted += 1
+        self.leases.give_back(generation)
+        generation.account.accepted -= 1
+        generation.account.diverted += 1
+        return other
 
     def end(self, generation: Generation, code: str | None, seconds: float) -> None:
         """The request that began ended with an error of that `code`, None for an answer."""
@@ -84,7 +122,7 @@ class Engine:
         plain = hooks.preprocess is None and hooks.postprocess is None
         context = None if plain else HookContext(spec.name, parameters, deadline)
         if context is not None and hooks.preprocess is not None:
-            inputs = await watch(self._hooks.run(_preprocess, hooks.preprocess, inputs, context, spec))
+            inputs = await watch(self._hooks.run(preprocess, hooks.preprocess, inputs, context, spec))
             now, begun = self.clock(), now
             timings.preprocess = now - begun
         pieces = self._pieces(request, inputs, now)
@@ -95,13 +133,25 @@ class Engine:
         facts = _account_for(parts, now, timings)
         if context is not None and hooks.postprocess is not None:
             begun = self.clock()
-            outputs = await watch(self._hooks.run(_postprocess, hooks.postprocess, outputs, context, spec))
+            outputs = await watch(self._hooks.run(postprocess, hooks.postprocess, outputs, context, spec))
             timings.postprocess = self.clock() - begun
-        return InferResult(generation, outputs, timings, facts.rows, facts.size)
+        return InferResult(generation, outputs, timings, facts.rows, facts.size, facts.ended_at)
+
+    def learn_reply(self, generation: Generation, seconds: float) -> None:
+        """Learn the reserve from one answer: what followed its execution. In groups, for a lock less often."""
+        self._replies.append((generation.model_id, seconds))
+        if len(self._replies) >= REPLIES:
+            self._dispatcher.learn_replies(self._replies)
+            self._replies.clear()
 
     def offload(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[T]:
         """Run a large decode or encode in the hook pool."""
         return self._hooks.run(fn, *args, **kwargs)
+
+    def _check(self, generation: Generation, deadline: float) -> None:
+        """Refuse what the queue would refuse, where there is reason to look: each look takes the lock."""
+        if deadline < inf or generation.holders.count > self._max_pieces:
+            self._dispatcher.admit(generation.model_id, deadline, self.clock())
 
     def _pieces(self, request: InferRequest, inputs: Tensors, now: float) -> list[PendingRequest]:
         """The request as it is queued: whole, or cut where it is larger than every compiled size."""
@@ -222,56 +272,3 @@ def _account_for(parts: list[Part], enqueued_at: float, timings: Timings) -> Dis
         timings.load = sum(each.load_seconds for each in dispatches)
         timings.compute = sum(each.compute_seconds for each in dispatches)
     return facts
-
-
-def _preprocess(hook: Hook, inputs: Tensors, context: HookContext, spec: ModelSpec) -> Tensors:
-    """Run the hook and check that the executable can take what it returned. A `ValueError` is the client's fault."""
-    try:
-        tensors = _run_hook(hook, _writable(inputs), context, "preprocess")
-    except ValueError as error:
-        raise InvalidRequest(f"preprocess of model {spec.name!r}: {error}") from error
-    return _checked("preprocess", tensors, spec.inputs, spec.name)
-
-
-def _writable(tensors: Tensors) -> Tensors:
-    """Views of the request body are read-only: a hook that works in place gets a copy, whatever the wire form was."""
-    return {name: array if array.flags.writeable else array.copy() for name, array in tensors.items()}
-
-
-def _postprocess(hook: Hook, outputs: Tensors, context: HookContext, spec: ModelSpec) -> Tensors:
-    """Run the hook and check that it returned what the manifest promises to clients."""
-    try:
-        tensors = _run_hook(hook, outputs, context, "postprocess")
-    except ValueError as error:
-        logger.exception("postprocess of model %s failed", spec.name)
-        raise HookFailed(f"postprocess of model {spec.name!r} failed") from error
-    return _checked("postprocess", tensors, spec.client_outputs, spec.name)
-
-
-def _run_hook(hook: Hook, tensors: Tensors, context: HookContext, name: str) -> Tensors:
-    try:
-        return hook(tensors, context)
-    except (ServingError, ValueError):
-        raise
-    except BaseException as error:  # also SystemExit: a hook ends its own request, never the thread
-        logger.exception("%s of model %s failed", name, context.model)
-        raise HookFailed(f"{name} of model {context.model!r} failed") from error
-
-
-def _checked(hook: str, tensors: object, specs: Sequence[TensorSpec], model: str) -> Tensors:
-    """The declared tensors of what a hook returned, and no others. Raises `HookFailed` when one is not as declared."""
-    if not isinstance(tensors, Mapping):
-        raise HookFailed(f"{hook} of model {model!r} returned {type(tensors).__name__}, not a dict of arrays")
-    for spec in specs:
-        array = tensors.get(spec.name)
-        if not isinstance(array, np.ndarray):
-            given = "nothing" if array is None else f"a {type(array).__name__}"
-        elif array.dtype != spec.dtype or not spec.accepts(array.shape):
-            given = f"{array.dtype} {list(array.shape)}"
-        else:
-            continue
-        raise HookFailed(
-            f"{hook} of model {model!r} returned {given} for tensor {spec.name!r}; "
-            f"the manifest declares {spec.datatype} {list(spec.shape)}"
-        )
-    return {spec.name: tensors[spec.name] for spec in specs}

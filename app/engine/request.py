@@ -41,11 +41,14 @@ class InferRequest(NamedTuple):
 
 
 class InferResult(NamedTuple):
-    """One answer. `outputs` are client-facing tensors; `batch_rows` and `batch_size` describe the (last) dispatch."""
+    """One answer. `outputs` are client-facing tensors; `batch_rows` and `batch_size` describe the (last) dispatch.
+
+    `executed_at` is the monotonic instant at which the last execution had ended.
+    """
 
     generation: Generation
     outputs: Tensors
     timings: Timings
     batch_rows: int
     batch_size: int
-    fallback_from: str | None = None
+    executed_at: float

@@ -43,6 +43,8 @@ class Serving:
     wait_p99: float
     batch_rows: Mapping[int, int]
     batch_sizes: Mapping[int, int]
+    gap_buckets: tuple[int, ...]
+    gap_seconds: float
     max_batch_size: int | None
     costs: Mapping[str, Mapping[int, float]]
     batchable: bool
@@ -51,6 +53,7 @@ class Serving:
     provider: str
     weight_bytes: int
     accepted: int
+    diverted: int
     ok: int
     failed: int
     dropped: Mapping[str, int]
@@ -186,6 +189,7 @@ def _serving(generation: Generation, stats: ModelStats, resident: ResidentModel 
         provider=resident.provider if resident is not None else "",
         weight_bytes=resident.weight_bytes if resident is not None else 0,
         accepted=account.accepted,
+        diverted=account.diverted,
         ok=account.ok,
         failed=account.failed,
         dropped=dict(account.drops),

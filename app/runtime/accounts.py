@@ -21,9 +21,13 @@ DROP_REASONS = {
 
 @dataclass(slots=True)
 class Account:
-    """The requests of one model. Event loop only. accepted = ok + failed + dropped + in flight."""
+    """The requests of one model. Event loop only. accepted = ok + failed + dropped + in flight.
+
+    A request that went to the fallback model is accepted there, and here only counted as `diverted`.
+    """
 
     accepted: int = 0
+    diverted: int = 0
     ok: int = 0
     failed: int = 0
     drops: Counter[str] = field(default_factory=Counter)

@@ -9,12 +9,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.domain.config import ModelPolicy
-from app.domain.errors import ModelNotFound, ModelUnavailable, ServingError, ShuttingDown, Unsupported
+from app.domain.errors import (
+    BundleError,
+    InvalidRequest,
+    ModelNotFound,
+    ModelUnavailable,
+    ServingError,
+    ShuttingDown,
+    Unsupported,
+)
 from app.repository.hooks import Hooks
 from app.runtime import warmup
 from app.runtime.accounts import Account
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.executor import Executor
+from app.runtime.fallbacks import check_fallbacks
 from app.runtime.loader import Loader, PreparedBundle
 from app.runtime.pending import fail
 from app.runtime.registry import Generation, ModelEntry, ModelRegistry, ModelState
@@ -64,8 +73,12 @@ class Control:
         def apply() -> ModelPolicy:
             old = self._registry.resolve(name)
             generation = replace(old, policy=change(old.policy))
-            if generation.policy.residency is not None or generation.policy.fallback is not None:
-                raise Unsupported("residency and fallback have no effect yet: leave them out")
+            if generation.policy.residency is not None:
+                raise Unsupported("residency has no effect yet: leave it out")
+            try:
+                check_fallbacks(name, generation, self._registry.entries)
+            except BundleError as error:
+                raise InvalidRequest(error.message) from None
             with self._dispatcher.locked() as scheduler:
                 scheduler.set_policy(generation.model_id, generation.policy)
             self._executor.add_model(generation.model_id, generation.bundle.spec, generation.policy.padding)
@@ -181,6 +194,7 @@ class Control:
         old = entry.generation if entry is not None else None
         policy = self._policy_of(name) if old is None else old.policy
         generation = Generation(model_id, loaded.bundle, policy, Account() if old is None else old.account)
+        check_fallbacks(name, generation, self._registry.entries)
         now = self._clock()
         # Registry and scheduler change together, so that whoever reads the one and then the other can tell.
         with self._dispatcher.locked() as scheduler:

@@ -4,7 +4,7 @@ import concurrent.futures
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Protocol, TypeVar
@@ -46,6 +46,7 @@ class Dispatcher:
         self._sleeping = False  # under _cond
         self._woken = False  # under _cond: something came since the last decision
         self._stopped = False  # under _cond
+        self._free_since = -inf  # dispatcher thread: when the last execution ended
         self._running: tuple[PendingRequest, ...] = ()  # under _cond, as are the next two
         self._running_since = 0.0
         self._timed_out = False
@@ -54,8 +55,21 @@ class Dispatcher:
 
     # any thread
 
+    def admit(self, model_id: str, deadline: float, now: float) -> None:
+        """Refuse early what `submit` would refuse. Raises `QueueFull`, `DeadlineInfeasible` or `ModelNotFound`."""
+        with self._lock:
+            self._scheduler.admit(model_id, deadline, now)
+
+    def learn_replies(self, replies: Iterable[tuple[str, float]]) -> None:
+        """Learn by (model id, seconds) what followed the execution until the answer was ready."""
+        with self._lock:
+            for model_id, seconds in replies:
+                self._scheduler.record_reply(model_id, seconds)
+
     def submit(self, requests: Sequence[PendingRequest], now: float, *, wake: bool = True) -> None:
-        """Queue requests, all or none. Raises `QueueFull`, `ModelNotFound`, `InvalidRequest` or `ShuttingDown`.
+        """Queue requests, all or none.
+
+        Raises `QueueFull`, `DeadlineInfeasible`, `ModelNotFound`, `InvalidRequest` or `ShuttingDown`.
 
         With `wake` False a sleeping dispatcher sleeps on until `wake()`: a caller that has more to submit spares it
         a turn, and each turn of the dispatcher costs the event loop the interpreter.
@@ -190,13 +204,15 @@ class Dispatcher:
 
     def _settle(self, dispatch: Dispatch[PendingRequest], outcome: Outcome) -> None:
         """Book the dispatch, then answer: whoever has an answer finds it in the counters."""
-        parts, seconds, error = outcome
+        parts, seconds, error, begun_at, ended_at = outcome
+        gap = max(begun_at - max(self._free_since, dispatch.waiting_since), 0.0)
+        self._free_since = ended_at
         failed: Sequence[PendingRequest] = dispatch.requests
         now = self._clock()
         with self._lock:
             self._running = ()
             if error is None:
-                self._scheduler.record(dispatch, seconds, now)
+                self._scheduler.record(dispatch, seconds, now, gap)
             elif not outcome.may_be_one_requests_fault:
                 self._scheduler.fail(dispatch, seconds, now)
             else:

@@ -18,12 +18,15 @@ logger = logging.getLogger(__name__)
 class Outcome(NamedTuple):
     """How one dispatch went: its `parts`, one a request, or its `error`.
 
-    `seconds` is the compute time, without load and assembly; of a failure, all that it took.
+    `seconds` is the compute time, without load and assembly; of a failure, all that it took. `begun_at` and
+    `ended_at` are the monotonic instants between which the device was busy with it.
     """
 
     parts: list[Part] | None
     seconds: float
     error: ServingError | None
+    begun_at: float
+    ended_at: float
 
     @property
     def may_be_one_requests_fault(self) -> bool:
@@ -65,7 +68,8 @@ class Executor:
         except Exception:  # a bad batch fails its requests, never the thread
             logger.exception("execution of model %s failed", dispatch.model_id)
             error = ExecutionFailed("the execution failed")
-        return Outcome(None, self._clock() - begun, error)
+        ended = self._clock()
+        return Outcome(None, ended - begun, error, begun, ended)
 
     def terminate(self) -> None:
         """Ask the running execution to end (any thread); harmless when none runs."""
@@ -88,9 +92,10 @@ class Executor:
             outputs = model.run(dispatch.variant, dispatch.size, inputs)
         finally:
             self._running = None
-        seconds = clock() - begun
+        ended = clock()
+        seconds = ended - begun
         shares = batch.scatter(
             outputs, spec.outputs, [request.rows for request in requests], dispatch.size, batched=spec.coalescible
         )
         facts = DispatchFacts(started, loaded - started, seconds, dispatch.rows, dispatch.size)
-        return Outcome([Part(share, facts) for share in shares], seconds, None)
+        return Outcome([Part(share, facts) for share in shares], seconds, None, begun, ended)

@@ -23,6 +23,11 @@ class DispatchFacts:
     rows: int
     size: int
 
+    @property
+    def ended_at(self) -> float:
+        """When the execution had ended, but for the time that its assembly took."""
+        return self.started_at + self.load_seconds + self.compute_seconds
+
 
 class Part(NamedTuple):
     """The answer to one queued request: its own rows of the outputs."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from app.scheduling.queues import RetryBudget
 from app.scheduling.request import QueuedRequest
+from app.scheduling.retries import RetryBudget
 
 R = TypeVar("R", bound=QueuedRequest)
 
@@ -13,8 +13,9 @@ R = TypeVar("R", bound=QueuedRequest)
 class Dispatch(Generic[R]):
     """One execution: `requests` (in order, `rows` rows in all) of one model at one compiled size.
 
-    For a model without compiled sizes `size` equals `rows`: it runs at its exact row count. `retry` belongs to the
-    scheduler and is set on a part of a failed dispatch.
+    For a model without compiled sizes `size` equals `rows`: it runs at its exact row count. `waiting_since` is the
+    instant since when nothing but the device kept it from running. `retry` belongs to the scheduler and is set on a
+    part of a failed dispatch.
     """
 
     model_id: str
@@ -22,6 +23,7 @@ class Dispatch(Generic[R]):
     size: int
     rows: int
     requests: tuple[R, ...]
+    waiting_since: float
     retry: RetryBudget | None = None
 
 

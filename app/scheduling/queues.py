@@ -10,6 +10,7 @@ from app.domain.config import ModelPolicy
 from app.domain.model import MergeKey, ModelSpec
 from app.scheduling.learning import LearnedReserve
 from app.scheduling.request import QueuedRequest
+from app.scheduling.retries import Retry, RetryBudget
 from app.scheduling.stats import Counters
 
 R = TypeVar("R", bound=QueuedRequest)
@@ -37,22 +38,6 @@ class Plan(NamedTuple):
     """Rows of the leading run with one merge key, as far as was looked."""
     closed: bool
     """Whether no ordinary request that arrives later could change this plan."""
-
-
-class RetryBudget:
-    """Seconds that all parts of one failed dispatch together may still use."""
-
-    __slots__ = ("left",)
-
-    def __init__(self, seconds: float) -> None:
-        self.left = seconds
-
-
-class Retry(NamedTuple, Generic[R]):
-    """A part of a failed dispatch, to be run again on its own."""
-
-    requests: tuple[R, ...]
-    budget: RetryBudget
 
 
 class ModelQueue(Generic[R]):

@@ -73,6 +73,8 @@ def _model_stats(
         reserve_seconds=queue.reserve.seconds if queue.policy.reserve_ms is None else queue.policy.reserve_ms / 1e3,
         batch_rows=dict(counters.batch_rows),
         batch_sizes=dict(counters.batch_sizes),
+        gap_buckets=tuple(counters.gaps.buckets),
+        gap_seconds=counters.gaps.total,
         waits=counters.waits.snapshot(),
     )
 

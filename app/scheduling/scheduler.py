@@ -14,19 +14,15 @@ from app.scheduling.decision import Decision, Dispatch
 from app.scheduling.disciplines import DISCIPLINES
 from app.scheduling.learning import CostBook, UsageLedger
 from app.scheduling.planning import Planner
-from app.scheduling.queues import ModelQueue, Plan, Retry, RetryBudget, Weights
+from app.scheduling.queues import ModelQueue, Plan, Weights
 from app.scheduling.report import report
 from app.scheduling.request import QueuedRequest
+from app.scheduling.retries import RetryBudget, halves
 from app.scheduling.stats import DropReason, SchedulerStats, size_class
 
 __all__ = ["Decision", "Dispatch", "Scheduler"]
 
 R = TypeVar("R", bound=QueuedRequest)
-
-#: A failed dispatch may cost this many times its learned cost again, to find the request that made it fail.
-RETRY_FACTOR = 4.0
-
-RETRY_SECONDS = 0.05  # at the least: what a failing run of a quick model costs is mostly the failing
 
 
 class Scheduler(Generic[R]):
@@ -165,8 +161,11 @@ class Scheduler(Generic[R]):
                 return Decision(self._take(queue, plan, now), tuple(expired), now)
             expired += late
 
-    def record(self, dispatch: Dispatch[R], seconds: float, now: float) -> None:
-        """Learn what a dispatch cost that ran: `seconds` of compute, weight load excluded. Once per dispatch."""
+    def record(self, dispatch: Dispatch[R], seconds: float, now: float, gap: float = 0.0) -> None:
+        """Learn what a dispatch cost that ran: `seconds` of compute, weight load excluded. Once per dispatch.
+
+        `gap` are the seconds before it in which the device stood idle although this work waited.
+        """
         self._busy_until = -inf
         queue = self._queues.get(dispatch.model_id)
         if queue is None:
@@ -174,6 +173,7 @@ class Scheduler(Generic[R]):
         rows, exact = dispatch.rows, not queue.spec.sizes(dispatch.variant)
         size = size_class(rows) if exact else dispatch.size
         queue.counters.dispatched(len(dispatch.requests), rows, dispatch.size, seconds, exact=exact)
+        queue.counters.gaps.observe(gap)
         self._costs.observe(queue.model_id, dispatch.variant, size, seconds, now)
         self._ledger.charge(queue.account, seconds, now)
         queue.replan()
@@ -204,13 +204,11 @@ class Scheduler(Generic[R]):
         budget = dispatch.retry
         if budget is None:
             cost = self._costs.estimate(queue.model_id, dispatch.variant, dispatch.size)
-            budget = RetryBudget(max(RETRY_FACTOR * (seconds if cost is None else cost), RETRY_SECONDS))
+            budget = RetryBudget(seconds if cost is None else cost)
         if len(dispatch.requests) == 1 or not wanted or budget.left < 0:
             return tuple(wanted)
-        middle = (len(wanted) + 1) // 2
-        parts = [Retry(tuple(part), budget) for part in (wanted[:middle], wanted[middle:]) if part]
         self._wake(queue, now)
-        queue.put_back(parts)
+        queue.put_back(halves(wanted, budget))
         self._note_due(queue)
         return ()
 
@@ -253,9 +251,11 @@ class Scheduler(Generic[R]):
         self._busy_until = now + self._planner.seconds(queue)
         requests, retry = queue.take(plan.take)
         queue.counters.waits.extend([now - request.enqueued_at for request in requests])
+        # A queue that waits for company is ready from when that was first seen, any other from its front's arrival.
+        since = queue.waiting_since if queue.policy.max_wait_ms else plan.oldest_enqueued_at
         queue.waiting_since = now
         self._rest_if_empty(queue, now)
-        return Dispatch(queue.model_id, plan.variant, plan.size, plan.rows, requests, retry)
+        return Dispatch(queue.model_id, plan.variant, plan.size, plan.rows, requests, since, retry)
 
     def _shed(self, queue: ModelQueue[R], plan: Plan, now: float) -> list[R]:
         """Drop from the planned dispatch what it could only answer late."""

@@ -1,5 +1,6 @@
 """What the scheduler counts per model, and the frozen snapshots that others read."""
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,24 @@ DROP_REASONS: tuple[DropReason, ...] = (
     "queue_full",
     "withdrawn",
 )
+
+#: Upper bounds, in seconds, of the histogram of dispatch gaps.
+GAP_BOUNDS = (25e-6, 50e-6, 100e-6, 200e-6, 400e-6, 800e-6, 2e-3, 5e-3, 0.02, 0.1, 1.0)
+
+
+class GapHistogram:
+    """Idle time of the device while work was queued, before each dispatch, in seconds."""
+
+    __slots__ = ("buckets", "total")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(GAP_BOUNDS) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count the gap before one dispatch."""
+        self.buckets[bisect_left(GAP_BOUNDS, seconds)] += 1
+        self.total += seconds
 
 
 class WaitHistogram:
@@ -41,8 +60,8 @@ class Counters:
     """What happened to one model since it was loaded; a reload goes on counting in the same object."""
 
     __slots__ = (
-        "batch_rows", "batch_sizes", "compute_seconds", "dispatches", "drops", "padded_rows", "requests", "rows",
-        "waits",
+        "batch_rows", "batch_sizes", "compute_seconds", "dispatches", "drops", "gaps", "padded_rows", "requests",
+        "rows", "waits",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -55,6 +74,7 @@ class Counters:
         self.batch_rows: dict[int, int] = {}
         self.batch_sizes: dict[int, int] = {}
         self.waits = WaitHistogram()
+        self.gaps = GapHistogram()
 
     def dispatched(self, requests: int, rows: int, size: int, seconds: float, *, exact: bool) -> None:
         """Count one dispatch that ran; `exact` where any row count is run, which is counted by size class."""
@@ -102,6 +122,10 @@ class ModelStats:
     """Rows per dispatch → dispatches; without compiled sizes the rows are rounded up to a power of two."""
     batch_sizes: Mapping[int, int]
     """Compiled size → dispatches; likewise."""
+    gap_buckets: tuple[int, ...]
+    """Dispatches by the idle time of the device before them, one count per bound of `GAP_BOUNDS` and one beyond."""
+    gap_seconds: float
+    """Sum of those idle times."""
     waits: tuple[float, ...]
     """Queue waits of the latest requests."""
 

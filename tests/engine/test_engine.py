@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from math import inf
 
 import numpy as np
 import pytest
@@ -319,7 +320,7 @@ async def test_a_reload_lets_requests_finish_on_the_generation_they_began_with(s
 async def test_a_generation_in_use_stays_on_the_device_until_its_last_request_ends(stage):
     old = stage.load()
     stage.control.on_retired = stage.engine.leases.retire
-    stage.engine.begin(old)
+    stage.engine.begin(old, inf, 0.0)
     await asyncio.wrap_future(stage.control.load_model("m", stage.root / "m"))
     await asyncio.wrap_future(stage.dispatcher.call(lambda: None))
     assert len(stage.backend.loaded) == 2

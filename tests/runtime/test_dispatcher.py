@@ -36,7 +36,7 @@ class Echo:
         self.dispatches.append(dispatch)
         error = self.error_of(dispatch)
         parts = None if error else [request.inputs for request in dispatch.requests]
-        return Outcome(parts, 0.001, error)
+        return Outcome(parts, 0.001, error, 0.0, 0.001)
 
 
 @pytest.fixture

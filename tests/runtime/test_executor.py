@@ -49,7 +49,7 @@ class Bench:
     def execute(self, *counts, size=4):
         """Run one dispatch of requests with so many rows."""
         requests = [pending(10 * index, rows) for index, rows in enumerate(counts)]
-        return self.executor.execute(Dispatch("m", "default", size, sum(counts), tuple(requests)))
+        return self.executor.execute(Dispatch("m", "default", size, sum(counts), tuple(requests), 0.0))
 
 
 def test_every_request_gets_its_own_rows_and_the_facts_of_the_dispatch():
