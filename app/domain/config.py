@@ -35,8 +35,8 @@ class ModelPolicy(_Frozen):
     """Deadline of requests that name none; 0 for no deadline."""
     sizing: Literal["fill", "cost"] | None = None
     """How a batch size is chosen; by default as `scheduler.sizing`."""
-    padding: Literal["zeros", "repeat"] = "zeros"
-    """What fills the rows of a partial batch."""
+    padding: Literal["zeros", "repeat"] | None = None
+    """What fills the rows of a partial batch; by default as the bundle says, else zeros."""
     fallback: str | None = None
     """The cheaper model that answers when this one cannot in time."""
 
@@ -64,6 +64,8 @@ class SchedulerConfig(_Frozen):
     """Head start, in seconds of device time, of a model that wakes from idleness under `fair`."""
     sizing: Literal["fill", "cost"] = "cost"
     """`fill`: the largest compiled size that the queued rows fill; `cost`: the size of least learned cost per row."""
+    shed: Literal["always", "edf"] = "always"
+    """When a request that could only be answered late is dropped instead of run: always, or under `edf` alone."""
     admission: Literal["off", "floor", "predict"] | None = None
     """Early refusal of deadlines that cannot be met; by default `predict` under `edf`, else `floor`."""
     models: dict[str, ModelPolicy] = Field(default_factory=dict)

@@ -20,7 +20,7 @@ class Admission:
     def __init__(self, config: SchedulerConfig, planner: Planner) -> None:
         discipline = DISCIPLINES[config.discipline]
         self._mode: Literal["off", "floor", "predict"] = config.admission or (
-            "predict" if discipline.sheds_infeasible else "floor"
+            "predict" if discipline.by_deadline else "floor"
         )
         self._ahead = discipline.ahead
         self._max_depth = config.max_queue_depth
@@ -54,26 +54,36 @@ class Admission:
         if self._mode == "off":
             return
         planner = self._planner
-        ahead = self._work_ahead(queue, active, due) if self._mode == "predict" else 0.0
         own, load = planner.own_cost(queue, pieces), planner.load(queue)
-        if not feasible(now, due, running=running, load=load, own=own, ahead=ahead):
+        ahead = self._work_ahead(queue, pieces, active, due, own) if self._mode == "predict" else 0.0
+        variant = pieces[0].merge_key.variant if pieces else None
+        if not feasible(now, due, running=running, load=load, own=own, ahead=ahead) and (
+            due <= now or not planner.may_err(queue, variant, now)
+        ):
             queue.counters.drops["infeasible_admission"] += 1
             raise DeadlineInfeasible(
                 f"model {queue.name!r} cannot answer in the {max(due - now, 0.0) * 1e3:.1f} ms that are left: it needs "
                 f"{own * 1e3:.1f} ms, after {(running + load + ahead) * 1e3:.1f} ms for what comes first"
             )
 
-    def _work_ahead(self, queue: ModelQueue[R], active: Iterable[ModelQueue[R]], due: float) -> float:
-        """Expected seconds of queued work that runs first; committed work always does."""
+    def _work_ahead(
+        self, queue: ModelQueue[R], pieces: Sequence[R], active: Iterable[ModelQueue[R]], due: float, cost: float
+    ) -> float:
+        """Expected seconds of queued work that runs first; committed work always does.
+
+        Of the own queue, what it takes with the request less the `cost` of the request alone: it shares a dispatch with
+        others. Of models whose front is more urgent than the own one, which the request rides with, one dispatch.
+        """
         backlog = self._planner.backlog
-        own = backlog(queue)
+        own = max(backlog(queue, sum([piece.rows for piece in pieces]) or 1) - cost, 0.0)
         others = [other for other in active if other is not queue]
         if self._ahead == "share":
             weights = sum([other.policy.weight for other in others])
             work = own * (queue.policy.weight + weights) / queue.policy.weight
             first: list[ModelQueue[R]] = []
         else:
-            work = own
-            first = [each for each in others if self._ahead == "everything" or each.soonest_due() < due]
-            work += sum([backlog(each) for each in first])
+            urgent = min(due, queue.soonest_due())
+            first = [each for each in others if self._ahead == "everything" or each.soonest_due() < urgent]
+            expected = backlog if self._ahead == "everything" else self._planner.seconds
+            work = own + sum([expected(each) for each in first])
         return work + sum([backlog(each) * each.committed / each.depth for each in others if each not in first])

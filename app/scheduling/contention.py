@@ -5,11 +5,11 @@ from math import inf
 from typing import TypeVar
 
 from app.domain.config import SchedulerConfig
-from app.scheduling.disciplines import Candidate, Discipline
+from app.scheduling.disciplines import DISCIPLINES, Candidate
 from app.scheduling.disciplines.base import GUARDED_SHARE
 from app.scheduling.learning import UsageLedger
 from app.scheduling.planning import Planner
-from app.scheduling.queues import ModelQueue
+from app.scheduling.queues import ModelQueue, Weights
 from app.scheduling.request import QueuedRequest
 
 R = TypeVar("R", bound=QueuedRequest)
@@ -24,9 +24,18 @@ UNSEEDED_COST = 0.01
 class Contention:
     """The choice among the models with queued work, under one configuration."""
 
-    def __init__(self, config: SchedulerConfig, discipline: Discipline, planner: Planner, ledger: UsageLedger) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        planner: Planner,
+        ledger: UsageLedger,
+        looks_ahead: bool,
+        background_loads: bool,
+    ) -> None:
         self._config = config
-        self._discipline = discipline
+        self._looks_ahead = looks_ahead
+        self._absent: tuple[Weights, ...] = ("loading", "cold") if background_loads else ("loading",)
+        self._discipline = DISCIPLINES[config.discipline]
         self._planner = planner
         self._ledger = ledger
         self.longest_wait = 0.0
@@ -35,8 +44,8 @@ class Contention:
     def choose(self, active: Iterable[ModelQueue[R]], now: float) -> tuple[ModelQueue[R] | None, float]:
         """The queue to serve, or None and the instant to look again.
 
-        Contenders are releasable, and their weights are not on their way. Committed work is served before the
-        discipline chooses, in order of arrival.
+        Contenders are releasable, and their weights are resident, or the dispatch has to bring them. Committed work is
+        served before the discipline chooses, in order of arrival.
         """
         ready: list[ModelQueue[R]] = []
         held: list[ModelQueue[R]] = []
@@ -57,12 +66,12 @@ class Contention:
         if committed:
             return min(committed, key=lambda each: self._planner.plan(each).oldest_enqueued_at), now
         chosen = self._select(ready, now)
-        if held and self._discipline.sheds_infeasible:
+        if held and self._looks_ahead:
             chosen = self._look_ahead(chosen, ready, held, now)
         return chosen, now
 
     def _opens_at(self, queue: ModelQueue[R], now: float) -> float:
-        if queue.weights == "loading":
+        if queue.weights in self._absent:
             return inf
         return self._planner.opens_at(queue, now) if queue.policy.max_wait_ms else now
 
@@ -81,7 +90,7 @@ class Contention:
     ) -> ModelQueue[R]:
         """Let models that wait for company contend when, after the choice has run, they could not end in time."""
         seconds = self._planner.seconds
-        held = [queue for queue in held if queue.weights != "loading"]
+        held = [queue for queue in held if queue.weights not in self._absent]
         while True:
             end = now + seconds(chosen)
             urgent = [queue for queue in held if queue.soonest_due() - seconds(queue) < end]

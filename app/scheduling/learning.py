@@ -14,11 +14,13 @@ MOST_HALFLIVES = 500.0
 class CostCurve:
     """The learned cost, in seconds, of each compiled size of one variant, and when each was last measured."""
 
-    __slots__ = ("_least", "measured_at", "seconds")
+    __slots__ = ("_least", "latest", "measured_at", "seconds")
 
     def __init__(self) -> None:
         self.seconds: dict[int, float] = {}
         self.measured_at: dict[int, float] = {}
+        self.latest = -inf
+        """When any size was last measured."""
         self._least: dict[int, float] = {}
 
     def observe(self, size: int, seconds: float, now: float, alpha: float) -> None:
@@ -28,7 +30,7 @@ class CostCurve:
             self.seconds[size] = seconds
         else:
             self.seconds[size] = alpha * min(seconds, OUTLIER * old) + (1.0 - alpha) * old
-        self.measured_at[size] = now
+        self.measured_at[size] = self.latest = now
         self._least.clear()
 
     def least(self, rows: int) -> float:
@@ -43,6 +45,7 @@ class CostCurve:
         """Take over what `other` knows and this one does not."""
         self.seconds = {**other.seconds, **self.seconds}
         self.measured_at = {**other.measured_at, **self.measured_at}
+        self.latest = max(other.latest, self.latest)
         self._least.clear()
 
     def stalest(self, sizes: Iterable[int]) -> int:
@@ -84,6 +87,10 @@ class CostBook:
     def observe_load(self, model: str, seconds: float, now: float) -> None:
         """Learn from one weight load."""
         self._loads.setdefault(model, CostCurve()).observe(0, seconds, now, self._alpha)
+
+    def curves(self, model: str) -> Iterable[CostCurve]:
+        """What is known of each variant of one model."""
+        return self._curves.get(model, {}).values()
 
     def costs(self, model: str) -> Mapping[tuple[str, int], float]:
         """A copy of all that is known of one model, by (variant, size)."""

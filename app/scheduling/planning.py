@@ -19,6 +19,10 @@ R = TypeVar("R", bound=QueuedRequest)
 #: Every so many dispatches of a model, the least recently measured size is used, so that no estimate freezes.
 EXPLORE_EVERY = 64
 
+#: Costs that nobody measured for so long, and for so many times what they say, no longer forbid a dispatch.
+TRIAL_SECONDS = 1.0
+TRIAL_FACTOR = 20.0
+
 
 class Planner:
     """Plans for queues. It owns nothing: costs are the book's, memos the queues'."""
@@ -46,38 +50,61 @@ class Planner:
         plan = self.plan(queue)
         if plan.closed or queue.committed:
             return now
-        size, rows = self._usable(queue, plan.variant)
+        curve = self._costs.curve(queue.model_id, plan.variant)
+        size, rows = self._usable(queue, queue.front(), curve)
         wait = safe_wait(
             queue.policy.max_wait_ms / 1e3,
             oldest_arrival=plan.oldest_enqueued_at,
             tightest_due=queue.soonest_due(),
             load=self.load(queue),
-            cost=self._costs.estimate(queue.model_id, plan.variant, size) or 0.0,
+            cost=curve.seconds.get(size, 0.0),
         )
         arrival = plan.oldest_enqueued_at
         # The expired have left the queue already, so the rule is not given their deadline.
         state = release(plan.run_rows, arrival, inf, now, max_size=rows, max_wait=wait, reserve=0.0)
         return arrival + wait if state == "wait" else now
 
-    def backlog(self, queue: ModelQueue[R]) -> float:
-        """Expected seconds of everything queued, as if all were like the front; 0 while nothing is known."""
+    def backlog(self, queue: ModelQueue[R], more: int = 0) -> float:
+        """Expected seconds of everything queued and `more` rows, as if all were like the front; 0 while unknown.
+
+        What comes more rides along where there is room: it does not wait for a dispatch of its own.
+        """
         if not queue.depth:
             return 0.0
         front = queue.front()
         variant = front.merge_key.variant
         curve = self._costs.curve(queue.model_id, variant)
         if not queue.spec.sizes(variant):
-            return queue.depth * curve.seconds.get(size_class(front.rows), 0.0)
-        size, rows = self._usable(queue, variant)
-        if queue.rows <= rows:
-            return curve.least(queue.rows)
-        return queue.rows / rows * curve.seconds.get(size, 0.0)
+            return (queue.depth + bool(more)) * curve.seconds.get(size_class(front.rows), 0.0)
+        size, rows = self._usable(queue, front, curve)
+        full, rest = divmod(queue.rows + more, rows)
+        return full * curve.seconds.get(size, 0.0) + (curve.least(rest) if rest else 0.0)
 
     def own_cost(self, queue: ModelQueue[R], pieces: Sequence[QueuedRequest]) -> float:
         """The least seconds that these pieces, or any request if there are none, can take; 0 while nothing is known."""
         if not pieces:
-            return min(self._costs.costs(queue.model_id).values(), default=0.0)
+            return min([curve.least(1) for curve in self._costs.curves(queue.model_id)], default=0.0)
         return sum([self._least(queue, piece) for piece in pieces])
+
+    def may_err(self, queue: ModelQueue[R], variant: str | None, now: float, *, tries: bool = False) -> bool:
+        """Whether the learned costs are so old that they may forbid nothing; of any variant where it is unknown.
+
+        Whoever `tries` what they would forbid does so once.
+
+        What is never run is never measured: one bad estimate would shut a model for good. The heavier a model, the
+        rarer the trial, so that one which truly is too slow wastes little.
+        """
+        curves = self._costs.curves(queue.model_id)
+        if variant is not None:
+            curves = (self._costs.curve(queue.model_id, variant),)
+        looked_at = max(min([curve.latest for curve in curves], default=-inf), queue.tried_at)
+        if now - looked_at <= TRIAL_SECONDS or looked_at == -inf:
+            return False
+        dearest = max([max(curve.seconds.values(), default=0.0) for curve in curves])
+        errs = now - looked_at > TRIAL_FACTOR * (dearest + self.load(queue))
+        if errs and tries:
+            queue.tried_at = now
+        return errs
 
     def _least(self, queue: ModelQueue[R], piece: QueuedRequest) -> float:
         variant = piece.merge_key.variant
@@ -86,20 +113,27 @@ class Planner:
             return curve.least(piece.rows)
         return curve.seconds.get(size_class(piece.rows), 0.0)
 
-    def _usable(self, queue: ModelQueue[R], variant: str) -> tuple[int, int]:
-        usable = queue.usable.get(variant)
+    def _timely(self, queue: ModelQueue[R], front: R, curve: CostCurve) -> tuple[int, ...]:
+        """The compiled sizes that do not take longer than the front request was given."""
+        sizes = queue.spec.sizes(front.merge_key.variant)
+        if front.due == inf or not sizes:
+            return sizes
+        return timely_sizes(sizes, curve.seconds, front.rows, front.due - front.enqueued_at - self.load(queue))
+
+    def _usable(self, queue: ModelQueue[R], front: R, curve: CostCurve) -> tuple[int, int]:
+        sizes = self._timely(queue, front, curve)
+        key = (front.merge_key.variant, sizes[-1])
+        usable = queue.usable.get(key)
         if usable is None:
             cap = merge_cap(queue.spec, queue.policy)
-            curve = self._costs.curve(queue.model_id, variant)
-            usable = usable_size(queue.spec.sizes(variant), cap, curve.seconds, self._sizing_of(queue))
-            queue.usable[variant] = usable
+            usable = queue.usable[key] = usable_size(sizes, cap, curve.seconds, self._sizing_of(queue))
         return usable
 
     def _plan(self, queue: ModelQueue[R]) -> Plan:
         front = queue.front()
         variant = front.merge_key.variant
-        sizes = queue.spec.sizes(variant)
         curve = self._costs.curve(queue.model_id, variant)
+        sizes = queue.spec.sizes(variant)
         if not sizes:
             cost = curve.seconds.get(size_class(front.rows))
             return Plan(variant, 1, front.rows, front.rows, cost, front.enqueued_at, front.rows, True)
@@ -108,9 +142,7 @@ class Planner:
             total = sum(rows)
             size = sizes[bisect_left(sizes, total)]
             return Plan(variant, len(rows), size, total, curve.seconds.get(size), front.enqueued_at, total, True)
-        if front.due < inf:
-            budget = front.due - front.enqueued_at - self.load(queue)
-            sizes = timely_sizes(sizes, curve.seconds, front.rows, budget)
+        sizes = self._timely(queue, front, curve)
         cap = merge_cap(queue.spec, queue.policy)
         room = sizes[-1] if cap is None else min(cap, sizes[-1])
         rows, closed = queue.leading_rows(room)

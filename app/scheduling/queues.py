@@ -16,7 +16,7 @@ from app.scheduling.stats import Counters
 R = TypeVar("R", bound=QueuedRequest)
 
 #: Where the weights are: on the device; on their way there in the background, which keeps the model from contending;
-#: or elsewhere, so that a dispatch must load them first.
+#: or elsewhere, for a dispatch to load them first, or for a background load to begin.
 Weights = Literal["resident", "loading", "cold"]
 
 #: Entries of requests that are gone are tolerated up to this many beyond the live ones.
@@ -48,7 +48,7 @@ class ModelQueue(Generic[R]):
 
     __slots__ = (
         "_committed", "_due", "_ordinary", "_retries", "account", "committed", "counters", "credit_pending", "depth",
-        "heir", "idle_since", "model_id", "name", "plan", "policy", "reserve", "rows", "spec", "ticket",
+        "heir", "idle_since", "model_id", "name", "plan", "policy", "reserve", "rows", "spec", "ticket", "tried_at",
         "usable", "waiting_since", "weights",
     )  # fmt: skip
 
@@ -65,8 +65,9 @@ class ModelQueue(Generic[R]):
         self.heir: str | None = None
         """The generation that replaced this one and reports its counters."""
         self.plan: Plan | None = None
-        """The planner's memo, as is `usable`: (size, rows) in which an endless queue would be served, by variant."""
-        self.usable: dict[str, tuple[int, int]] = {}
+        """The planner's memo, as is `usable`: (size, rows) in which an endless queue would be served, by variant and
+        largest size that is in time."""
+        self.usable: dict[tuple[str, int], tuple[int, int]] = {}
         self.depth = 0
         self.committed = 0
         """How many of `depth` are committed."""
@@ -76,11 +77,18 @@ class ModelQueue(Generic[R]):
         """When it began to contend, or was last served while it did; infinite while it does not."""
         self.credit_pending = False
         """Woke from idleness and has not met another contender since."""
+        self.tried_at = -inf
+        """When a dispatch last ran although its cost seemed to forbid it."""
         self.ticket = 0
         self._committed: deque[R] = deque()
         self._ordinary: deque[R] = deque()
         self._retries: deque[Retry[R]] = deque()
         self._due: list[tuple[float, int, R]] = []
+
+    def adopt(self, policy: ModelPolicy) -> None:
+        """Take on another policy, from the next plan on."""
+        self.policy = policy
+        self.replan()
 
     def replan(self) -> None:
         """Forget the memos: a cost or the policy changed."""
@@ -153,6 +161,7 @@ class ModelQueue(Generic[R]):
         for request in left:
             request.queued = False
         self.depth = self.committed = self.rows = 0
+        self.waiting_since = inf
         self.plan = None
         self._sweep()
         return tuple(left)

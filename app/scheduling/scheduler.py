@@ -26,16 +26,21 @@ R = TypeVar("R", bound=QueuedRequest)
 
 
 class Scheduler(Generic[R]):
-    """Queues, averages and policies of every model. Not thread-safe by design; instants are monotonic seconds."""
+    """Queues, averages and policies of every model. Not thread-safe by design; instants are monotonic seconds.
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    With `background_loads` somebody brings the weights of the models `wanted`, which contend once they are there;
+    without, whoever executes a dispatch does that first.
+    """
+
+    def __init__(self, config: SchedulerConfig, *, background_loads: bool = False) -> None:
         self._config = config
         self._discipline = DISCIPLINES[config.discipline]
         self._costs = CostBook(config.cost_ema_alpha)
         self._ledger = UsageLedger(config.ema_halflife_seconds)
         self._planner = Planner(config, self._costs)
         self._admission = Admission(config, self._planner)
-        self._contention = Contention(config, self._discipline, self._planner, self._ledger)
+        self._sheds = config.shed == "always" or self._discipline.by_deadline
+        self._contention = Contention(config, self._planner, self._ledger, self._sheds, background_loads)
         self._queues: dict[str, ModelQueue[R]] = {}
         self._active: dict[str, ModelQueue[R]] = {}
         """Those with queued requests: a decision looks at no others."""
@@ -80,15 +85,9 @@ class Scheduler(Generic[R]):
         self._costs.carry_over(old_id, new_id)
         new.replan()
 
-    def policy(self, model_id: str) -> ModelPolicy:
-        """The policy in force. Raises `ModelNotFound`."""
-        return self._find(model_id).policy
-
     def set_policy(self, model_id: str, policy: ModelPolicy) -> None:
         """Change the policy, from the next decision on. Raises `ModelNotFound`."""
-        queue = self._find(model_id)
-        queue.policy = policy
-        queue.replan()
+        self._find(model_id).adopt(policy)
 
     def set_weights(self, model_id: str, weights: Weights) -> None:
         """Say where the weights are: `resident`, `loading` in the background, or `cold`. Raises `ModelNotFound`."""
@@ -100,6 +99,10 @@ class Scheduler(Generic[R]):
         """Models with queued work whose weights are cold, the oldest front first: what a loader should bring."""
         cold = [queue for queue in self._active.values() if queue.weights == "cold"]
         return tuple(q.model_id for q in sorted(cold, key=lambda q: self._planner.plan(q).oldest_enqueued_at))
+
+    def busy(self) -> frozenset[str]:
+        """Models with queued work."""
+        return frozenset(self._active)
 
     # ---- requests
 
@@ -118,8 +121,7 @@ class Scheduler(Generic[R]):
 
         Raises `ModelNotFound`, `QueueFull`, `DeadlineInfeasible`; `InvalidRequest` for more pieces than a queue takes.
         """
-        first = requests[0]
-        queue = self._find(first.model_id)
+        queue = self._find((first := requests[0]).model_id)
         ordinary = len(requests) - sum([request.committed for request in requests])
         if ordinary:
             self._admission.check_depth(queue, ordinary)
@@ -132,18 +134,15 @@ class Scheduler(Generic[R]):
 
     def withdraw(self, requests: Sequence[R], now: float) -> tuple[R, ...]:
         """Take requests out whose callers are gone; returns those that were still queued."""
-        gone: list[R] = []
-        for request in requests:
-            if request.queued:
-                self._drop(self._queues[request.model_id], request, "withdrawn", now)
-                gone.append(request)
-        return tuple(gone)
+        gone = tuple([request for request in dict.fromkeys(requests) if request.queued])
+        for request in gone:
+            self._drop(self._queues[request.model_id], request, "withdrawn", now)
+        return gone
 
-    def drain(self) -> tuple[R, ...]:
-        """Take out everything that is queued: the server ends."""
-        left = [request for queue in self._active.values() for request in queue.drain()]
-        self._active.clear()
-        return tuple(left)
+    def drain(self, model_id: str | None = None) -> tuple[R, ...]:
+        """Take out everything that is queued, for one model, if it is known, or for all."""
+        ids = tuple(self._active) if model_id is None else {model_id} & self._active.keys()
+        return tuple([request for each in ids for request in self._active.pop(each).drain()])
 
     # ---- decisions
 
@@ -156,7 +155,7 @@ class Scheduler(Generic[R]):
             if queue is None:
                 return Decision(None, tuple(expired), wake_at)
             plan = self._planner.plan(queue)
-            late = self._shed(queue, plan, now) if self._discipline.sheds_infeasible else None
+            late = self._shed(queue, plan, now) if self._sheds and not queue.retrying else None
             if not late:
                 return Decision(self._take(queue, plan, now), tuple(expired), now)
             expired += late
@@ -183,8 +182,7 @@ class Scheduler(Generic[R]):
     def fail(self, dispatch: Dispatch[R], seconds: float, now: float) -> None:
         """Book a dispatch that failed: its `seconds` were used all the same, and teach no cost."""
         self._busy_until = -inf
-        queue = self._queues.get(dispatch.model_id)
-        if queue is not None:
+        if queue := self._queues.get(dispatch.model_id):
             self._ledger.charge(queue.account, seconds, now)
         if dispatch.retry is not None:
             dispatch.retry.left -= seconds
@@ -226,8 +224,7 @@ class Scheduler(Generic[R]):
 
     def record_reply(self, model_id: str, seconds: float) -> None:
         """Learn the time from slice to reply of one request: the reserve. Unknown models are ignored."""
-        queue = self._queues.get(model_id)
-        if queue is not None:
+        if queue := self._queues.get(model_id):
             queue.reserve.observe(seconds)
 
     def stats(self, now: float) -> SchedulerStats:
@@ -263,6 +260,8 @@ class Scheduler(Generic[R]):
         if queue.soonest_due() > finish_at:
             return []
         _, late = shed(queue.leading(plan.take), finish_at)
+        if late and self._planner.may_err(queue, plan.variant, now, tries=True):
+            return []
         for request in late:
             self._drop(queue, request, "infeasible_dispatch", now)
         return late

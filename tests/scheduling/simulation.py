@@ -11,9 +11,11 @@ from tests.builders import request, spec
 PATIENT = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def scheduler(*models, policies=None, **config):
+def scheduler(*models, policies=None, background_loads=False, **config):
     """A scheduler with these models (names or specs); the model id is the name. Admission is off unless asked for."""
-    made: Scheduler[QueuedRequest] = Scheduler(SchedulerConfig(**{"admission": "off", **config}))
+    made: Scheduler[QueuedRequest] = Scheduler(
+        SchedulerConfig(**{"admission": "off", **config}), background_loads=background_loads
+    )
     for each in models or ("m",):
         model = spec(each) if isinstance(each, str) else each
         made.add_model(model.name, model, (policies or {}).get(model.name, ModelPolicy()))

@@ -131,8 +131,8 @@ def test_under_edf_the_own_queue_and_models_with_sooner_deadlines_come_first():
     push(made, *burst(4, "m"), *burst(8, "sooner", deadline=20.0), *burst(4, "later", deadline=90.0))
     assert not admitted(made, 2.0 + 1.0, model="m")
     assert admitted(made, 2.0 + 1.001, model="m")
-    assert not admitted(made, 20.0 + 2.0 + 4.0 + 1.0, now=20.0, model="m")
-    assert admitted(made, 20.0 + 2.0 + 4.0 + 1.001, now=20.0, model="m")
+    assert not admitted(made, 20.0 + 2.0 + 2.0 + 1.0, now=20.0, model="m")
+    assert admitted(made, 20.0 + 2.0 + 2.0 + 1.001, now=20.0, model="m")
 
 
 def test_under_fifo_everything_queued_comes_first():
@@ -168,12 +168,12 @@ def test_prediction_knows_nothing_while_costs_are_unseeded():
     assert admitted(made, 0.001)
 
 
-def test_a_partial_batch_ahead_costs_what_its_size_costs():
+def test_a_request_rides_with_a_partial_batch_and_costs_what_that_then_costs():
     made = scheduler(discipline="fifo", admission="predict")
     seed(made, "m", COSTS)
     push(made, *burst(2))
-    assert not admitted(made, 1.5 + 1.0)
-    assert admitted(made, 1.5 + 1.001)
+    assert not admitted(made, 2.0)
+    assert admitted(made, 2.001)
 
 
 def test_a_queue_that_does_not_merge_is_served_one_by_one():

@@ -175,3 +175,37 @@ def test_a_merged_dispatch_is_charged_once_not_once_per_request():
     push(made, *[request() for _ in range(4)])
     made.record(made.next_decision(0.0).dispatch, 0.5, 0.0)
     assert made.stats(0.0).models["m"].recent_seconds == pytest.approx(0.5)
+
+
+def test_weights_share_time_and_not_dispatches():
+    made = scheduler(*models("a", "b"), policies=weights(a=3.0, b=1.0))
+    device = Device(made, lambda dispatch: {"a": 0.001, "b": 0.02}[dispatch.model_id])
+    backlogged(device, ["a", "b"], 20_000)
+    assert device.share("a") == pytest.approx(0.75, abs=0.05)
+
+
+@pytest.mark.parametrize("reloads", [False, True])
+def test_a_newcomer_beside_a_long_busy_model_gets_its_share_and_no_more_even_across_a_reload(reloads):
+    """Ten minutes alone, then a new model; the old one is replaced on the way, and is no newcomer by that."""
+    made = scheduler(*models("busy", "other"))
+    device = Device(made, lambda dispatch: 0.05)
+    backlogged(device, ["busy", "other"], 6_000)
+    assert device.now >= 250
+    made.add_model("new", models("new")[0], ModelPolicy())
+    running = ["busy", "other", "new"]
+    if reloads:
+        made.add_model("busy2", models("busy")[0], ModelPolicy())
+        made.carry_over("busy", "busy2")
+        made.remove_model("busy")
+        running[0] = "busy2"
+    device.used.clear()
+    device.longest_gap.clear()
+    device._since.clear()
+    device.contend("new", 2)
+    if reloads:
+        device.contend("busy2", 2)
+    begun = device.now
+    while device.now < begun + 60:  # two half-lives
+        device.contend(device.step())
+    assert [device.share(name) for name in running] == pytest.approx([1 / 3] * 3, abs=0.02)
+    assert max(device.longest_gap.values()) <= 0.6

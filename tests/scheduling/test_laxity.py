@@ -1,4 +1,6 @@
-"""Under edf a dispatch serves nobody that it could only answer late."""
+"""A dispatch serves nobody that it could only answer late."""
+
+import pytest
 
 from app.domain.model import MergeKey
 from tests.builders import request
@@ -90,12 +92,40 @@ def test_when_nothing_feasible_remains_nothing_runs_and_nothing_is_recorded():
     assert made.stats(0.0).models["m"].dispatches == 0
 
 
-def test_other_disciplines_run_what_is_not_yet_expired():
-    for discipline in ("fair", "fifo"):
-        made = scheduler(discipline=discipline)
-        seed(made, "m", {1: 1.0})
-        push(made, request(deadline=0.5))
-        assert served(made.next_decision(0.0))
+@pytest.mark.parametrize("discipline", ["fair", "fifo", "edf"])
+def test_what_could_only_be_late_is_not_run_whoever_chooses(discipline):
+    made = scheduler(discipline=discipline)
+    seed(made, "m", {1: 1.0})
+    (late,) = push(made, request(deadline=0.5))
+    assert made.next_decision(0.0).expired == (late,)
+
+
+@pytest.mark.parametrize("discipline", ["fair", "fifo"])
+def test_other_disciplines_may_be_told_to_run_what_is_not_yet_expired(discipline):
+    made = scheduler(discipline=discipline, shed="edf")
+    seed(made, "m", {1: 1.0})
+    push(made, request(deadline=0.5))
+    assert served(made.next_decision(0.0))
+
+
+def test_a_cost_that_nobody_measured_for_long_is_tried_again_now_and_then():
+    made = edf()
+    seed(made, "m", {1: 1.0})
+
+    def run_at(now):
+        push(made, request(enqueued_at=now, deadline=now + 0.5), now=now)
+        return bool(served(made.next_decision(now)))
+
+    assert [run_at(now) for now in (19.9, 20.1, 20.2, 40.0, 40.2)] == [False, True, False, False, True]
+
+
+def test_a_quick_model_is_tried_again_after_a_second():
+    made = edf()
+    seed(made, "m", {1: 0.01})
+    push(made, request(enqueued_at=0.9, deadline=0.905), now=0.9)
+    assert not served(made.next_decision(0.9))
+    push(made, request(enqueued_at=1.1, deadline=1.105), now=1.1)
+    assert served(made.next_decision(1.1))
 
 
 def test_the_most_urgent_request_decides_wherever_it_stands_in_its_queue():

@@ -97,7 +97,6 @@ def test_a_new_policy_holds_for_what_is_already_queued():
     push(made, *burst(8))
     assert len(served(made.next_decision(0.0))) == 4
     made.set_policy("m", ModelPolicy(max_batch_size=1))
-    assert made.policy("m").max_batch_size == 1
     assert len(served(made.next_decision(0.0))) == 1
 
 
@@ -321,7 +320,6 @@ def test_an_id_in_use_is_refused():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda made: made.policy("x"),
         lambda made: made.set_policy("x", ModelPolicy()),
         lambda made: made.remove_model("x"),
         lambda made: made.rename_model("x", "y"),
@@ -391,7 +389,7 @@ def test_no_size_is_used_that_takes_longer_than_the_front_was_given(discipline):
 
 
 def test_a_front_that_every_size_answers_late_goes_alone():
-    made = scheduler()
+    made = scheduler(shed="edf")
     seed(made, "m", {1: 1.0, 2: 2.0, 4: 3.0})
     push(made, *burst(2, rows=2, deadline=0.5))
     dispatch = made.next_decision(0.0).dispatch
@@ -445,6 +443,29 @@ def test_cold_models_with_work_are_wanted_the_oldest_front_first():
     assert made.wanted() == ("a",)
 
 
+def test_where_weights_come_in_the_background_a_cold_model_does_not_contend():
+    made = scheduler("a", "b", discipline="fifo", background_loads=True)
+    made.set_weights("a", "cold")
+    push(made, request("a"), request("b", enqueued_at=1.0), request("b", enqueued_at=1.0, rows=4), now=1.0)
+    assert (made.wanted(), made.busy()) == (("a",), {"a", "b"})
+    assert [made.next_decision(1.0).dispatch.model_id for _ in range(2)] == ["b", "b"]
+    assert made.next_decision(1.0).dispatch is None
+    made.set_weights("a", "resident")
+    assert made.next_decision(1.0).dispatch.model_id == "a"
+
+
+def test_one_model_may_be_emptied():
+    made = scheduler("a", "b")
+    first, other = push(made, request("a"), request("b"))
+    assert made.drain("a") == (first,)
+    assert made.drain("unknown") == ()
+    assert made.busy() == {"b"}
+    push(made, again := request("a"))
+    assert made.stats(0.0).models["a"].queue_depth == 1
+    assert set(made.drain()) == {again, other}
+    assert made.busy() == set()
+
+
 def test_a_weight_load_counts_into_the_cost_of_a_cold_model():
     made = scheduler("a", "b", "busy")
     for model in ("a", "b", "busy"):
@@ -470,3 +491,21 @@ def test_what_is_planned_follows_the_weights():
     made.set_weights("m", "resident")
     push(made, *burst(2, deadline=1.115))
     assert made.next_decision(0.0).dispatch.size == 4
+
+
+@pytest.mark.parametrize("sizing", ["fill", "cost"])
+@pytest.mark.parametrize("costs", [{}, {1: 0.004, 8: 0.008, 32: 0.02}])
+def test_a_long_queue_is_served_in_the_largest_size_and_not_in_the_smallest(sizing, costs):
+    made = scheduler(spec("m", sizes=(1, 8, 32)), sizing=sizing)
+    seed(made, "m", costs)
+    push(made, *burst(40))
+    assert [made.next_decision(0.0).dispatch.size for _ in range(2)] == [32, 8]
+
+
+def test_the_cap_counts_rows_and_not_requests():
+    made = scheduler(spec("m", sizes=(32, 64)), policies={"m": ModelPolicy(max_batch_size=32)})
+    push(made, *burst(20, rows=32))
+    taken = [made.next_decision(0.0).dispatch for _ in range(20)]
+    assert {(each.rows, each.size, len(each.requests)) for each in taken} == {(32, 32, 1)}
+    push(made, *burst(6, rows=12))
+    assert [len(served(made.next_decision(0.0))) for _ in range(3)] == [2, 2, 2]

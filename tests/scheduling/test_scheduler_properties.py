@@ -1,8 +1,10 @@
 """The scheduler against a slow, obvious model of its queues, under random traffic that comes in bursts."""
 
 from bisect import bisect_left
+from collections import Counter
 from itertools import takewhile
 from math import inf
+from typing import ClassVar
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -71,10 +73,15 @@ class Obvious:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    merged = 0
+    reached: ClassVar[Counter[str]] = Counter()
+    """How often the traffic led to what, over all runs: a rule that is never reached is not tested."""
 
-    @initialize(discipline=st.sampled_from(["fair", "fifo", "edf"]), sizing=st.sampled_from(["fill", "cost"]))
-    def start(self, discipline, sizing):
+    @initialize(
+        discipline=st.sampled_from(["fair", "fifo", "edf", "edf"]),
+        sizing=st.sampled_from(["fill", "cost"]),
+        cost=st.sampled_from([None, 0.01, 0.1]),
+    )
+    def start(self, discipline, sizing, cost):
         config = SchedulerConfig(discipline=discipline, sizing=sizing, max_queue_depth=DEPTH, admission="off")
         self.discipline = discipline
         self.sizing = sizing
@@ -85,6 +92,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.loads = {}
         for name in SPECS:
             self.add(name, ModelPolicy())
+            if cost is not None:
+                seed(self.made, name, dict.fromkeys((1, 2, 4), cost))
 
     def add(self, name, policy):
         self.made.add_model(name, SPECS[name], policy)
@@ -139,9 +148,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         except QueueFull:
             assert not room
             assert len(group) <= DEPTH
+            self.reached["queue full"] += 1
         except InvalidRequest:
             assert len(group) > DEPTH
             assert not committed
+            self.reached["too many pieces"] += 1
         else:
             assert room
             (model.committed if committed else model.ordinary).extend(group)
@@ -153,6 +164,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         strangers = sorted(self.left, key=id)[:2]
         assert list(self.made.withdraw(gone + strangers, self.now)) == gone
         self.leave(gone)
+        self.reached["withdrawn"] += len(gone)
         for model in self.models.values():
             model.remove(gone)
 
@@ -175,12 +187,27 @@ class SchedulerMachine(RuleBasedStateMachine):
         orphans = self.made.remove_model(name)
         assert list(orphans) == self.models[name].queued()
         self.leave(orphans)
+        self.reached["orphaned"] += len(orphans)
         self.add(name, policy)
 
     @precondition(lambda self: any(model.queued() for model in self.models.values()))
     @rule(fails=st.sampled_from([False, False, False, True]), spent=st.sampled_from([0.0, 0.01, 0.05]))
     def decide(self, fails, spent):
         self.turn(fails, spent)
+
+    @rule(name=st.sampled_from("ab"), count=st.integers(2, 4), failures=st.integers(1, 4))
+    def some_fail_together(self, name, count, failures):
+        """A burst, and then failures one after another: halves of halves."""
+        self.arrive(name, [(1, inf, KEYS[0])] * count, committed=False, whole=False)
+        for _ in range(failures):
+            self.turn(fails=True, spent=0.01)
+
+    @rule(name=MODELS, budget=st.sampled_from([0.01, 0.03, 0.2]), late=st.sampled_from([0.01, 0.02, 0.5]))
+    def some_come_too_late(self, name, budget, late):
+        """Deadlines that pass, or that the learned cost makes hopeless."""
+        self.arrive(name, [(1, budget, KEYS[0])] * 2, committed=False, whole=True)
+        self.now += late
+        self.turn(fails=False, spent=0.0)
 
     @precondition(lambda self: any(model.queued() for model in self.models.values()))
     @rule()
@@ -191,14 +218,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not any(model.contends() for model in self.models.values())
 
     def turn(self, fails, spent):
-        contended = [name for name, model in self.models.items() if model.contends()]
         decision = self.made.next_decision(self.now)
         self.check_expired(decision.expired)
         dispatch = decision.dispatch
         if dispatch is None:
-            still = [name for name in contended if self.models[name].queued()]
-            assert not still
+            assert not any(model.contends() for model in self.models.values())
             assert decision.wake_at > self.now
+            self.reached["waited"] += decision.wake_at < inf
             self.check_wake(decision.wake_at)
             return False
         assert decision.wake_at == self.now
@@ -214,6 +240,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             again = [one for one in taken if one not in failed]
             middle = (len(again) + 1) // 2
             model.retries[:0] = [part for part in (again[:middle], again[middle:]) if part]
+            self.reached["halved" if again else "failed"] += 1
             event("a dispatch failed" if again else "a culprit failed")
         else:
             self.leave(taken)
@@ -224,7 +251,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         for model in self.models.values():
             mine = [one for one in expired if one in model.queued()]
             for one in mine:
-                assert one.due <= self.now or (self.discipline == "edf" and not one.committed)
+                assert one.due <= self.now or not one.committed
+                self.reached["expired" if one.due <= self.now else "shed"] += 1
             model.remove(mine)
             assert all(one.due > self.now for one in model.queued())
         assert all(not one.queued for one in expired)
@@ -252,7 +280,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (count, dispatch.size) == plan_batch([one.rows for one in run], sizes, cap=min(caps, default=None))[
                 :2
             ]
-        type(self).merged += count > 1
+        self.reached["coalesced"] += count > 1 and not retried
+        self.reached["half run"] += retried
+        self.reached["committed"] += taken[0].committed
+        self.reached["alone above every size"] += bool(sizes) and dispatch.rows > sizes[-1]
         event(f"{count} merged")
 
     def check_order(self, dispatch, model):
@@ -287,13 +318,21 @@ def front(model):
     return model.queued()[0]
 
 
-def test_the_scheduler_agrees_with_the_obvious_model_and_does_coalesce():
-    SchedulerMachine.merged = 0
+#: What the traffic of the machine must lead to, again and again.
+REACHED = (
+    "coalesced", "expired", "queue full", "too many pieces", "committed", "shed", "halved", "half run", "failed",
+    "withdrawn", "orphaned", "waited", "alone above every size",
+)  # fmt: skip
+
+
+def test_the_scheduler_agrees_with_the_obvious_model_and_reaches_every_rule():
+    SchedulerMachine.reached.clear()
     run_state_machine_as_test(
         SchedulerMachine,
-        settings=settings(PATIENT, max_examples=400, stateful_step_count=40),
+        settings=settings(PATIENT, max_examples=400, stateful_step_count=50),
     )
-    assert SchedulerMachine.merged > 100
+    rare = {what: SchedulerMachine.reached[what] for what in REACHED if SchedulerMachine.reached[what] < 10}
+    assert not rare
 
 
 ARRIVALS = st.lists(st.tuples(MODELS, st.integers(0, 3), st.integers(1, 2)), min_size=1, max_size=12)

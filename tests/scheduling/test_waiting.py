@@ -140,8 +140,41 @@ def test_under_edf_a_waiting_model_goes_on_waiting_when_the_choice_leaves_it_tim
     assert made.next_decision(0.05).dispatch is None
 
 
-def test_under_fair_a_waiting_model_is_left_waiting():
-    made = scheduler("a", "slow", policies={"a": ModelPolicy(max_wait_ms=100)})
+def test_under_fair_a_waiting_model_is_left_waiting_where_nothing_is_shed():
+    made = scheduler("a", "slow", policies={"a": ModelPolicy(max_wait_ms=100)}, shed="edf")
     seed(made, "slow", {1: 0.5})
     push(made, request("a", deadline=0.4), request("slow", deadline=9.0))
     assert made.next_decision(0.0).dispatch.model_id == "slow"
+
+
+def test_later_arrivals_neither_shorten_nor_prolong_the_wait_of_the_first():
+    made = scheduler(policies=WAIT)
+    seed(made, "m", {1: 0.01, 2: 0.01, 4: 0.01})
+    for arrival in (0.0, 0.04, 0.08):
+        push(made, request(enqueued_at=arrival), now=arrival)
+        decision = made.next_decision(arrival)
+        assert decision.dispatch is None
+        assert decision.wake_at == pytest.approx(0.1)
+    assert made.next_decision(0.0999).dispatch is None
+    assert len(served(made.next_decision(0.1))) == 3
+
+
+def test_a_batch_whose_wait_ends_while_the_device_is_busy_takes_those_along_that_come_meanwhile():
+    made = scheduler(spec("m", sizes=(1, 2, 4, 8)), "other", policies=WAIT)
+    push(made, request("other"))
+    busy = made.next_decision(0.0).dispatch
+    arrivals = [push(made, request(enqueued_at=at), now=at)[0] for at in (0.01, 0.05, 0.15, 0.3, 0.49)]
+    made.record(busy, 0.5, 0.5)
+    assert served(made.next_decision(0.5))[:4] == arrivals[:4]
+
+
+def test_a_lone_request_of_many_rows_is_run_piece_after_piece_without_a_pause():
+    made = scheduler(spec("m", sizes=(1, 2, 4, 8, 16, 32)), sizing="fill")
+    made.enqueue([request(rows=rows) for rows in (32, 32, 32, 4)], 0.0)
+    now = 0.0
+    for rows in (32, 32, 32, 4):
+        dispatch = made.next_decision(now).dispatch
+        assert (dispatch.size, dispatch.rows) == (rows, rows)
+        now += 0.01
+        made.record(dispatch, 0.01, now)
+    assert made.next_decision(now).wake_at == inf

@@ -37,5 +37,5 @@ class Discipline(NamedTuple):
     ahead: Literal["everything", "sooner", "share"]
     """What is expected to run before a new request: all queued work, that of models with a sooner due instant, or its
     own queue while the others take their share."""
-    sheds_infeasible: bool = False
-    """Whether requests that a dispatch could only answer late are dropped from it."""
+    by_deadline: bool = False
+    """Whether deadlines decide, so that refusals may foresee the order."""

@@ -11,4 +11,4 @@ def select(candidates: Sequence[Candidate], config: SchedulerConfig) -> Candidat
     return min(candidates, key=lambda candidate: (candidate.soonest_due, candidate.oldest_enqueued_at, candidate.name))
 
 
-EDF = Discipline("edf", select, ahead="sooner", sheds_infeasible=True)
+EDF = Discipline("edf", select, ahead="sooner", by_deadline=True)

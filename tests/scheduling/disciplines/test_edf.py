@@ -39,4 +39,4 @@ def test_with_equal_deadlines_edf_is_exactly_fifo(models, due):
 
 def test_edf_sheds_what_it_could_only_answer_late():
     assert DISCIPLINES["edf"].select is select
-    assert DISCIPLINES["edf"].sheds_infeasible
+    assert DISCIPLINES["edf"].by_deadline

@@ -67,4 +67,4 @@ def test_long_dispatches_let_their_model_wait_as_long_as_is_fair():
 
 def test_fair_is_in_the_table_and_never_sheds():
     assert DISCIPLINES["fair"].select is select
-    assert not DISCIPLINES["fair"].sheds_infeasible
+    assert not DISCIPLINES["fair"].by_deadline

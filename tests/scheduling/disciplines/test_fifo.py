@@ -21,4 +21,4 @@ def test_ties_go_to_the_name():
 
 def test_fifo_is_in_the_table_and_never_sheds():
     assert DISCIPLINES["fifo"].select is select
-    assert not DISCIPLINES["fifo"].sheds_infeasible
+    assert not DISCIPLINES["fifo"].by_deadline

@@ -1,0 +1,154 @@
+"""Rules of scheduling against each other: the server's scheduler on a virtual clock, with costs that are known."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from load_tests.simulate.arrivals import ARRIVALS
+from load_tests.simulate.capacity import r99
+from load_tests.simulate.device import EXACT, Noise
+from load_tests.simulate.outcome import pooled
+from load_tests.simulate.rules import DEFAULTS, Rule, rule
+from load_tests.simulate.run import Circumstances, simulate
+from load_tests.simulate.scenarios import SCENARIOS, SHARES, Scenario
+from load_tests.simulate.tables import Result, as_json, details, rates, shares
+
+T = TypeVar("T")
+
+#: What is run when no rule is named: all of them, or, for shares, the disciplines as they are.
+_SHARE_RULES = ("fair", "fair sizing=fill", "fair admission=predict", "fifo", "edf")
+
+
+class Progress:
+    """One line on a terminal's stderr that says how far a long run is; nothing elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self._shown = sys.stderr.isatty()
+        self._total = total
+        self._done = 0
+        self._begun = time.monotonic()
+
+    def step(self, what: str) -> None:
+        """Say what comes next."""
+        if self._shown:
+            seconds = time.monotonic() - self._begun
+            line = f"[{self._done}/{self._total}] {seconds:.0f} s  {what}"
+            print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+        self._done += 1
+
+    def clear(self) -> None:
+        """Make room for results."""
+        if self._shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def measure(scenario: Scenario, each: Rule, options: argparse.Namespace) -> Result:
+    """One rule on one scenario, as far as was asked."""
+    circumstances = Circumstances(options.noise)
+    result = Result(each)
+    loads = [1.0] if options.what == "shares" else options.loads
+    if options.what != "shares":
+        result.r99 = r99(scenario, each, options.seeds, circumstances)
+    if options.what != "r99":
+        seeds = options.seeds[:1] if scenario.arrivals == "backlogged" else options.seeds
+        for load in loads:
+            outcomes = [simulate(scenario, each, scenario.rate * load, seed, circumstances) for seed in seeds]
+            result.loads[load] = pooled(outcomes)
+    return result
+
+
+def show(what: str, scenario: Scenario, results: Sequence[Result]) -> None:
+    """Print the tables of one scenario."""
+    if what == "shares":
+        print(f"\n{scenario.name}: {scenario.title}\n{shares(scenario, results)}", flush=True)
+        return
+    print(f"\n{scenario.name}: {scenario.title}; nominal {scenario.rate:g} requests/s\n{rates(results)}", flush=True)
+    if what == "table":
+        load = 1.0 if 1.0 in results[0].loads else max(results[0].loads)
+        print(f"\n{scenario.name} at {scenario.rate * load:g} requests/s\n{details(results, load)}", flush=True)
+
+
+def write(out: Path, what: str, scenarios: Sequence[Scenario], results: Mapping[str, Sequence[Result]]) -> None:
+    """The JSON file, and of a table the picture."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"simulate_{what}.json"
+    path.write_text(json.dumps(as_json(results), indent=1) + "\n", encoding="utf-8")
+    print(f"\n{path}")
+    if what == "table":
+        try:
+            from load_tests.simulate.picture import draw
+        except ModuleNotFoundError:
+            print("no picture: matplotlib is missing (pip install '.[load]')")
+            return
+        path = out / "simulate_table.png"
+        draw(path, scenarios, results)
+        print(path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the tables; 0."""
+    options = _options(argv)
+    scenarios = options.scenarios
+    if options.arrivals is not None:
+        scenarios = [replace(each, arrivals=options.arrivals) for each in scenarios if each.arrivals != "backlogged"]
+    if options.horizon_seconds is not None:
+        scenarios = [replace(each, seconds=options.horizon_seconds) for each in scenarios]
+    rules = options.rule or [rule(text) for text in (_SHARE_RULES if options.what == "shares" else DEFAULTS)]
+    if options.discipline:
+        rules = [each for each in rules if each.discipline in options.discipline]
+    progress = Progress(len(scenarios) * len(rules))
+    results: dict[str, list[Result]] = {}
+    for scenario in scenarios:
+        found = results[scenario.name] = []
+        for each in rules:
+            progress.step(f"{scenario.name}  {each.label}")
+            found.append(measure(scenario, each, options))
+        progress.clear()
+        show(options.what, scenario, found)
+    write(options.out, options.what, scenarios, results)
+    return 0
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
+    add = parser.add_argument
+    add("what", nargs="?", choices=["table", "r99", "shares"], default="table")
+    add("--scenario", type=_list(str), help=f"of {', '.join(SCENARIOS)}; for shares of {', '.join(SHARES)}")
+    add("--discipline", type=_list(str), help="only rules of these disciplines, such as edf,fair")
+    add("--rule", type=_rule, action="append", help="such as 'edf sizing=fill max_wait_ms=5'; may be repeated")
+    add("--seeds", type=_list(int), default=[1, 2], help="of the arrivals (1,2)")
+    add("--loads", type=_list(float), default=[0.5, 1.0, 1.5, 2.0], help="multiples of the nominal rate (0.5,1,1.5,2)")
+    add("--horizon-seconds", type=float, help="how long requests arrive; 5 for most scenarios")
+    add("--arrivals", choices=ARRIVALS, help="instead of the scenario's own")
+    add("--noise", type=_noise, default=EXACT, metavar="S[,P]", help="lognormal spread, and part that takes 3 ×")
+    add("--out", type=Path, default=Path("load_tests/results"), help="where files go (load_tests/results)")
+    options = parser.parse_args(argv)
+    table = SHARES if options.what == "shares" else SCENARIOS
+    if unknown := set(options.scenario or ()) - set(table):
+        parser.error(f"no such scenario for {options.what}: {', '.join(sorted(unknown))}")
+    options.scenarios = [table[name] for name in options.scenario or table]
+    return options
+
+
+def _list(of: Callable[[str], T]) -> Callable[[str], list[T]]:
+    return lambda text: [of(each) for each in text.split(",")]
+
+
+def _rule(text: str) -> Rule:
+    try:
+        return rule(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _noise(text: str) -> Noise:
+    return Noise(*[float(each) for each in text.split(",")])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""`python -m load_tests simulate`: the tables it prints, the files it writes, the rules it is told."""
+
+import json
+
+import pytest
+
+from load_tests.simulate.__main__ import main
+from load_tests.simulate.rules import DEFAULTS, rule
+
+QUICK = ["--horizon-seconds", "0.3", "--seeds", "1"]
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_table_is_printed_and_written_as_json_and_as_a_picture(tmp_path, capsys):
+    rules = ["edf", "fair sizing=fill max_wait_ms=2"]
+    named = [argument for text in rules for argument in ("--rule", text)]
+    assert main(["table", "--scenario", "S1,M3", *named, "--loads", "1,2", "--out", str(tmp_path), *QUICK]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""  # progress is for terminals
+    results = json.loads((tmp_path / "simulate_table.json").read_text())
+    assert {name: list(some) for name, some in results.items()} == {"S1": rules, "M3": rules}
+    for text in rules:
+        assert printed.out.count(text) >= 4
+        found = results["M3"][text]
+        assert f" {found['r99']:.0f} " in printed.out
+        assert found["r99_worst"] <= found["r99"]
+        assert list(found["loads"]) == ["1", "2"]
+        models = found["loads"]["2"]["models"]
+        assert len(models) == 20
+        assert sum(each["share"] for each in models.values()) == pytest.approx(1.0)
+    assert (tmp_path / "simulate_table.png").read_bytes().startswith(PNG)
+
+
+def test_r99_alone_has_no_loads(tmp_path, capsys):
+    assert main(["r99", "--scenario", "S2", "--discipline", "edf", "--out", str(tmp_path), *QUICK]) == 0
+    results = json.loads((tmp_path / "simulate_r99.json").read_text())["S2"]
+    assert list(results) == [text for text in DEFAULTS if text.startswith("edf")]
+    assert all(each["r99"] > 0 and not each["loads"] for each in results.values())
+    assert "goodput" not in capsys.readouterr().out
+
+
+def test_shares_are_set_against_the_weights(tmp_path, capsys):
+    assert main(["shares", "--scenario", "W1,F2", "--rule", "fair", "--out", str(tmp_path), *QUICK]) == 0
+    [load] = json.loads((tmp_path / "simulate_shares.json").read_text())["W1"]["fair"]["loads"].values()
+    assert load["models"]["a"]["share"] == pytest.approx(0.75, abs=0.05)
+    assert "a 0.75" in capsys.readouterr().out
+
+
+def test_other_arrivals_can_be_tried(tmp_path, capsys):
+    command = ["r99", "--scenario", "S1", "--rule", "edf", "--out", str(tmp_path), *QUICK]
+    main(command)
+    poisson = capsys.readouterr().out
+    main([*command, "--arrivals", "steady"])
+    assert capsys.readouterr().out != poisson
+
+
+def test_noise_changes_the_outcome_and_the_same_command_does_not(tmp_path):
+    def figures(*more):
+        main(["r99", "--scenario", "M1", "--rule", "edf", "--out", str(tmp_path), *QUICK, *more])
+        return json.loads((tmp_path / "simulate_r99.json").read_text())
+
+    assert figures() == figures()
+    assert figures() != figures("--noise", "0.3,0.01")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--scenario", "S1,S9"], "S9"),
+        (["shares", "--scenario", "S1"], "S1"),
+        (["--rule", "edf sizing=largest"], "sizing"),
+        (["--rule", "edf speed=9"], "speed"),
+        (["--rule", "lottery"], "discipline"),
+    ],
+)
+def test_what_is_not_there_is_named(arguments, complaint, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_rule_is_a_configuration_and_a_policy():
+    made = rule("edf  sizing=fill admission=predict max_wait_ms=2.5 reserve_ms=1")
+    assert made.label == "edf sizing=fill admission=predict max_wait_ms=2.5 reserve_ms=1"
+    assert (made.config.discipline, made.config.sizing, made.config.admission) == ("edf", "fill", "predict")
+    assert (made.policy.max_wait_ms, made.policy.reserve_ms) == (2.5, 1.0)
