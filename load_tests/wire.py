@@ -20,8 +20,8 @@ class InferCall:
     headers: Mapping[str, str]
 
 
-def infer_call(model: str, inputs: Mapping[str, NDArray[Any]]) -> InferCall:
-    """A binary V2 request with a binary answer, as tritonclient writes it."""
+def infer_call(model: str, inputs: Mapping[str, NDArray[Any]], **parameters: int) -> InferCall:
+    """A binary V2 request with a binary answer, as tritonclient writes it; `timeout` is one of the parameters."""
     tensors = [
         {
             "name": name,
@@ -31,7 +31,7 @@ def infer_call(model: str, inputs: Mapping[str, NDArray[Any]]) -> InferCall:
         }
         for name, array in inputs.items()
     ]
-    head = orjson.dumps({"parameters": {"binary_data_output": True}, "inputs": tensors})
+    head = orjson.dumps({"parameters": {"binary_data_output": True, **parameters}, "inputs": tensors})
     body = head + b"".join([array.tobytes() for array in inputs.values()])
     headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
     return InferCall(f"/v2/models/{model}/infer", body, headers)

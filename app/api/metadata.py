@@ -66,7 +66,13 @@ def _models(routes: APIRouter, engine: Engine) -> None:
             "platform": PLATFORM,
             "inputs": tensor_metadata(spec.client_inputs),
             "outputs": tensor_metadata(spec.client_outputs),
-            "properties": {"digest": bundle.digest, "description": spec.description},
+            "properties": {
+                "digest": bundle.digest,
+                "description": spec.description,
+                "batchable": "true" if spec.coalescible else "false",
+                "batch_safety": str(spec.batch_safety.verdict) if spec.batch_safety is not None else "",
+                "batching_reason": spec.batching_reason,
+            },
         }
 
     @routes.get("/v2/models/{model}/ready", summary="Whether the model serves")

@@ -1,9 +1,10 @@
 """What a device must offer. How the sessions of one model share their weights is each backend's own affair."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from app.domain.batch_safety import BatchProbe
 from app.domain.model import ModelSpec
 from app.domain.tensors import Tensors
 
@@ -21,13 +22,15 @@ class CacheEntry:
     """A compiled bundle in the compile cache: a directory that is complete, verified and never written again.
 
     `form` says how the weights are kept: `prepacked` (mapped, packed for this CPU), `external` (mapped, unpacked) or
-    `plain` (inside each session); `reason` says why it is not `prepacked`, empty otherwise.
+    `plain` (inside each session); `reason` says why it is not `prepacked`, empty otherwise. `batch_probe` is what the
+    rows of one batch were measured to do to one another.
     """
 
     path: Path
     form: str
     weight_bytes: int
     reason: str = ""
+    batch_probe: BatchProbe = field(default_factory=BatchProbe)
 
 
 class LoadedModel(Protocol):

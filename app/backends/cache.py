@@ -15,7 +15,7 @@ from app.backends.base import CacheEntry
 from app.backends.entry import StoredEntry
 
 #: Part of every key: raise it when the content of entries changes.
-FORMAT = 1
+FORMAT = 2
 
 _MANIFEST = "entry.json"
 
@@ -115,7 +115,7 @@ class CompileCache:
 
 
 def _cache_entry(path: Path, stored: StoredEntry) -> CacheEntry:
-    return CacheEntry(path, stored.form, stored.weight_bytes, stored.reason)
+    return CacheEntry(path, stored.form, stored.weight_bytes, stored.reason, stored.batch_probe)
 
 
 def read_entry(path: Path) -> StoredEntry | None:

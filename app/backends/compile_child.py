@@ -20,7 +20,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from app.backends.graph import external_files, name_axes, read_graph
+from app.backends.batch_probe import measure
+from app.backends.graph import external_files, name_axes, quantises_dynamically, read_graph
 from app.backends.job import sample_from_npz, spec_from_json
 from app.backends.optimise import write_form
 from app.backends.proof import NotProvedError, Reference, prove
@@ -37,7 +38,7 @@ Answer = dict[str, Any]
 
 
 def compile_form(job: Mapping[str, Any]) -> Answer:
-    """Write and prove one form of one model."""
+    """Write and prove one form of one model, and measure what its rows do to one another."""
     file, target = Path(job["model_file"]), Path(job["target"])
     spec, config = spec_from_json(job["spec"]), _config(job)
     model = read_graph(file)
@@ -50,7 +51,8 @@ def compile_form(job: Mapping[str, Any]) -> Answer:
     stored = write_form(job["form"], model, file.parent, target, layout, config)
     if stored.optimised:  # otherwise it is the reference
         stored = replace(stored, quick=prove(target, stored, spec, reference, config))
-    return {"entry": stored.to_json()}
+    probe = measure(target, stored, spec, sample, config, quantised=quantises_dynamically(model))
+    return {"entry": replace(stored, batch_probe=probe).to_json()}
 
 
 def list_external_files(job: Mapping[str, Any]) -> Answer:

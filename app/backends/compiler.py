@@ -1,24 +1,18 @@
 """Bringing bundles into the compile cache, with a child process to do the work and to take the crashes."""
 
 import hashlib
-import json
 import logging
-import os
-import selectors
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import onnxruntime as ort
 
 from app.backends.base import CacheEntry
 from app.backends.cache import CompileCache, cpu_features, digest_file, key_of
+from app.backends.child import ANSWER_SECONDS, CHILD_MODULE, ChildDiedError, CompileChild
 from app.backends.entry import StoredEntry
 from app.backends.job import sample_to_npz, spec_to_json
 from app.backends.sessions import SessionConfig
@@ -28,28 +22,8 @@ from app.domain.tensors import Tensors
 
 _log = logging.getLogger(__name__)
 
-_CHILD_MODULE = "app.backends.compile_child"
-
-#: Seconds after which a child that has not answered is taken to hang. Tens of GB of weights, read, written and run at
-#: every size, take many minutes; nothing that ends takes this long.
-ANSWER_SECONDS = 3600.0
-
-#: Signals that a process brings upon itself. What kills it from outside says nothing about what it was doing.
-_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
-
-#: Where `app` is imported from: the child has to find the same one.
-_ROOT = Path(__file__).parents[2]
-
-
-class ChildDiedError(Exception):
-    """The compile child ended without an answer; the message says how.
-
-    `crashed` says that it was its own doing, as against being killed or never having worked.
-    """
-
-    def __init__(self, message: str, *, crashed: bool = False) -> None:
-        super().__init__(message)
-        self.crashed = crashed
+#: How often a bundle is begun when its child is killed from outside, as by the kernel when memory is short.
+_ATTEMPTS = 3
 
 
 class Compiler:
@@ -59,7 +33,7 @@ class Compiler:
         self,
         cache_dir: Path,
         config: SessionConfig,
-        child_module: str = _CHILD_MODULE,
+        child_module: str = CHILD_MODULE,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         self._cache = CompileCache(cache_dir)
@@ -71,16 +45,24 @@ class Compiler:
 
         Raises `BundleError` naming the file.
         """
-        try:
-            model_file = model_file.absolute()
-            source = self._look_at(model_file)
-            npz = b"" if sample is None else sample_to_npz(spec, sample)
-            key = self._key(source, spec, npz)
-            return self._cache.open(key) or self._build(key, source, spec, npz)
-        except OSError as error:
-            raise BundleError(f"{model_file}: cannot be compiled: {error}") from error
-        except ChildDiedError as error:
-            raise BundleError(f"{model_file}: cannot be compiled: {error}") from error
+        model_file = model_file.absolute()
+        npz = b"" if sample is None else sample_to_npz(spec, sample)
+        attempt = 1
+        while True:
+            try:
+                return self._compile(model_file, spec, npz)
+            except OSError as error:
+                raise BundleError(f"{model_file}: cannot be compiled: {error}") from error
+            except ChildDiedError as error:
+                trouble = (
+                    f"{error}, as when memory is short: attempt {attempt} of {_ATTEMPTS}"
+                    if error.killed
+                    else str(error)
+                )
+                if not error.killed or attempt == _ATTEMPTS:
+                    raise BundleError(f"{model_file}: cannot be compiled: {trouble}") from error
+                _log.warning("%s: %s", model_file, trouble)
+            attempt += 1
 
     def try_device(self) -> str:
         """Empty when the configured device runs a model, else what is wrong."""
@@ -93,6 +75,11 @@ class Compiler:
     def close(self) -> None:
         """End the child; a compilation that is under way raises `BundleError`. Idempotent."""
         self._child.close()
+
+    def _compile(self, model_file: Path, spec: ModelSpec, npz: bytes) -> CacheEntry:
+        source = self._look_at(model_file)
+        key = self._key(source, spec, npz)
+        return self._cache.open(key) or self._build(key, source, spec, npz)
 
     def _look_at(self, model_file: Path) -> "_Source":
         digest = digest_file(model_file)
@@ -175,117 +162,6 @@ class _Source:
         now = {name: digest_file(self.file.parent / name) for name in self.external}
         if digest_file(self.file) != self.digest or now != self.external:
             raise BundleError(f"{self.file}: changed while it was compiled; it will be looked at again")
-
-
-class CompileChild:
-    """The child process, started when it is needed; it ends by itself after a while without work."""
-
-    def __init__(self, module: str = _CHILD_MODULE, answer_seconds: float = ANSWER_SECONDS) -> None:
-        self._module = module
-        self._answer_seconds = answer_seconds
-        self._process: subprocess.Popen[str] | None = None
-        self._errors: IO[bytes] | None = None
-        self._asking = False
-        self._closed = False
-
-    def ask(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One job, one answer. Raises `ChildDiedError` when the child ends, or has to be ended, instead."""
-        self._asking = True
-        try:
-            return self._ask(job)
-        finally:
-            self._asking = False
-            if self._closed:
-                self._release()
-
-    def _ask(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
-        for _ in range(2):
-            process = self._running()
-            if self._closed:  # just now, when there was nothing to kill yet
-                process.kill()
-            answer = self._exchange(process, json.dumps(job))
-            if answer:
-                result: Mapping[str, Any] = json.loads(answer)
-                return result
-            status = process.wait()
-            if status != 0 and not self._closed:
-                message = f"the compile child {_obituary(status)}{self._last_words()}"
-                raise ChildDiedError(message, crashed=-status in _CRASHES)
-            # Status 0: it went idle in the moment in which it was asked.
-        raise ChildDiedError("the compile child does not stay")
-
-    def close(self) -> None:
-        """End the child, at work or not, and start no other. Any thread; idempotent."""
-        self._closed = True
-        if (process := self._process) is not None:
-            process.kill()
-            process.wait()
-        if not self._asking:  # else the pipes are still waited for: `ask` releases them
-            self._release()
-
-    def _running(self) -> subprocess.Popen[str]:
-        if self._closed:
-            raise ChildDiedError("compiling was stopped")
-        if self._process is None or self._process.poll() is not None:
-            self._release()
-            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the child)
-            path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self._module],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                text=True,
-                start_new_session=True,  # an interrupt from the terminal is the server's to handle
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-            )
-        return self._process
-
-    def _exchange(self, process: subprocess.Popen[str], line: str) -> str:
-        """The answer line; empty when the child is gone. Raises `ChildDiedError` when none comes in time."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(line + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            return ""
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            if not selector.select(self._answer_seconds):
-                process.kill()
-                process.wait()
-                raise ChildDiedError(f"the compile child was ended: no answer in {self._answer_seconds:g} s")
-        return process.stdout.readline()
-
-    def _last_words(self) -> str:
-        """The end of what the child wrote to standard error."""
-        if self._errors is None:
-            return ""
-        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 500))
-        lines = self._errors.read().decode(errors="replace").split("\n")
-        words = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f" ({words})" if words else ""
-
-    def _release(self) -> None:
-        if self._process is not None:
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    with suppress(OSError):  # closing flushes, and nobody reads
-                        pipe.close()
-            self._process = None
-        if self._errors is not None:
-            self._errors.close()
-            self._errors = None
-
-
-def _obituary(status: int) -> str:
-    if status > 0:
-        return f"ended with status {status}"
-    try:
-        return f"died of {signal.Signals(-status).name}"
-    except ValueError:
-        return f"died of signal {-status}"
 
 
 def _complaint(answer: Mapping[str, Any], model_file: Path | None = None) -> str:

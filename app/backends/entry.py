@@ -1,8 +1,10 @@
 """What a compile-cache entry says of itself: `entry.json`, written last, read by every process that maps it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from app.domain.batch_safety import BatchProbe, Beside, Deviation
 
 MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "weights.bin"
@@ -32,7 +34,8 @@ class StoredEntry:
     """The content of `entry.json` besides the digests.
 
     `optimised` is False where the graph is the bundle's own and each session has to optimise it. `quick` are the
-    (variant, size) whose runs are over before a second thread is awake.
+    (variant, size) whose runs are over before a second thread is awake. `batch_probe` is what rows of one batch were
+    measured to do to one another.
     """
 
     form: str
@@ -41,6 +44,7 @@ class StoredEntry:
     layout: Layout
     reason: str = ""
     quick: tuple[tuple[str, int], ...] = ()
+    batch_probe: BatchProbe = field(default_factory=BatchProbe)
 
     @property
     def shared(self) -> bool:
@@ -57,6 +61,7 @@ class StoredEntry:
             "dims": {variant: dict(dims) for variant, dims in self.layout.dims.items()},
             "reason": self.reason,
             "quick": [list(key) for key in self.quick],
+            "batch_probe": asdict(self.batch_probe),
         }
 
     @classmethod
@@ -69,4 +74,10 @@ class StoredEntry:
             layout=Layout(tuple(data["batch_names"]), {key: dict(dims) for key, dims in data["dims"].items()}),
             reason=data["reason"],
             quick=tuple((variant, size) for variant, size in data["quick"]),
+            batch_probe=_probe_from_json(data["batch_probe"]),
         )
+
+
+def _probe_from_json(data: Mapping[str, Any]) -> BatchProbe:
+    deviations = (Deviation(**{**each, "beside": Beside(each["beside"])}) for each in data["deviations"])
+    return BatchProbe(tuple(deviations), data["failure"], data["quantised"])

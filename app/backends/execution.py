@@ -13,12 +13,23 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto
 
+from app.backends.sessions import QUIET
 from app.domain.errors import BundleError
 from app.domain.model import ModelSpec
 from app.domain.tensors import Array, Tensors
 
 #: (native session, inputs, run options) → outputs by name. Raises whatever ONNX Runtime raises.
 Runner = Callable[[Any, Tensors, Any], Tensors]
+
+#: Inputs → outputs by name, of one session.
+Run = Callable[[Tensors], Tensors]
+
+
+def bind(spec: ModelSpec, session: Any) -> Run:
+    """What runs one `InferenceSession`, and logs nothing. Raises `BundleError` where the datatypes allow no runner."""
+    runner, options = runner_for(spec), ort.RunOptions()
+    options.log_severity_level = QUIET
+    return lambda inputs: runner(session._sess, inputs, options)
 
 
 def runner_for(spec: ModelSpec) -> Runner:

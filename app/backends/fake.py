@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from app.backends.base import CacheEntry, DeviceMemory
+from app.domain.batch_safety import BatchProbe
 from app.domain.errors import ExecutionFailed
 from app.domain.model import ModelSpec
 from app.domain.tensors import Array, Tensors, TensorSpec
@@ -35,7 +36,8 @@ class FakeBackend:
     `on_compile(model_file, spec)`, `on_prepare(entry, spec)` and `on_run(variant, size, inputs)` are called first thing
     in each step; a test blocks in one to hold the step, or raises to fail it. `failures` are raised by the next runs in
     turn (None lets one succeed). `cost(variant, size)` says how many seconds a run takes and `spend(seconds)` makes
-    them pass, on whatever clock. `weights` gives weight bytes by model name.
+    them pass, on whatever clock. `weights` gives weight bytes by model name, `probes` what compiling measures of the
+    rows of a batch, by model name too; by default nothing.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class FakeBackend:
         cost: Callable[[str, int], float] | None = None,
         spend: Callable[[float], None] | None = None,
         weights: Mapping[str, int] | None = None,
+        probes: Mapping[str, BatchProbe] | None = None,
         limit: int = 0,
     ) -> None:
         self.on_compile = on_compile
@@ -57,6 +60,7 @@ class FakeBackend:
         self.cost = cost
         self.spend = spend
         self.weights: dict[str, int] = dict(weights or {})
+        self.probes: dict[str, BatchProbe] = dict(probes or {})
         self.limit = limit
         self.failures: deque[Exception | None] = deque()
         self.calls: list[Call] = []
@@ -75,7 +79,8 @@ class FakeBackend:
         if self.on_compile is not None:
             self.on_compile(model_file, spec)
         self.compiled.append(spec.name)
-        return CacheEntry(model_file.parent, "plain", self.weights.get(spec.name, 1000), "a fake shares nothing")
+        weight_bytes, probe = self.weights.get(spec.name, 1000), self.probes.get(spec.name, BatchProbe())
+        return CacheEntry(model_file.parent, "plain", weight_bytes, "a fake shares nothing", probe)
 
     def prepare(self, entry: CacheEntry, spec: ModelSpec) -> "FakePrepared":
         """A model that is ready to be taken over."""

@@ -41,6 +41,12 @@ def walk_tensors(model: ModelProto) -> Iterator[TensorProto]:
         yield from _node_tensors(function.node)
 
 
+def quantises_dynamically(model: ModelProto) -> bool:
+    """Whether some node takes a quantisation scale from the values of the run, and so from all rows of a batch."""
+    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    return any(node.op_type.startswith("DynamicQuantize") for node in _all_nodes(nodes))
+
+
 def external_files(model: ModelProto) -> tuple[str, ...]:
     """The files of external data, relative to the model's folder, each once, sorted."""
     return tuple(
@@ -158,6 +164,15 @@ def _all_values(graph: GraphProto) -> Iterator[ValueInfoProto]:
     yield from graph.input
     yield from graph.output
     yield from graph.value_info
+
+
+def _all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """The nodes and those of their subgraphs."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(graph.node)
 
 
 def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:

@@ -12,6 +12,9 @@ FREE_EXTENTS = (8, 64)
 
 _SEED = 20
 
+#: Random rows to make batches of.
+_ROWS = 7
+
 
 def probes(spec: ModelSpec, variant: Variant, rows: int, sample: Tensors | None) -> Iterator[Tensors]:
     """Complete inputs of `rows` rows, the most telling first: the sample, random values, zeros."""
@@ -22,6 +25,79 @@ def probes(spec: ModelSpec, variant: Variant, rows: int, sample: Tensors | None)
         generator = np.random.default_rng(_SEED)
         yield {tensor.name: _random(tensor, shapes[tensor.name], generator) for tensor in spec.inputs}
         yield {tensor.name: _zeros(tensor, shapes[tensor.name]) for tensor in spec.inputs}
+
+
+def pools(spec: ModelSpec, variant: Variant, sample: Tensors | None) -> Iterator[Tensors]:
+    """Rows to make batches of, the most telling first: row 0, others that differ from it, and zeros as the last.
+
+    They are those of the sample; else random floats, and integers 0 and 1, each row the opposite of the one before, so
+    that no two neighbours are equal. Inputs without a batch axis are complete.
+    """
+    if sample is not None and (pool := _sample_pool(spec, variant, sample)):
+        yield pool
+    for extent in FREE_EXTENTS:
+        generator = np.random.default_rng(_SEED)
+        rows = {each.name: _alternating(each, variant, extent, generator) for each in spec.inputs}
+        yield _with_zeros(spec, rows)
+
+
+def _sample_pool(spec: ModelSpec, variant: Variant, sample: Tensors) -> Tensors | None:
+    """The first row of the sample and all that differ from it; random ones where none does."""
+    if not _fits(spec, variant, sample):
+        return None
+    count = spec.rows_of(sample)
+    batched = [tensor for tensor in spec.inputs if tensor.batch_axis is not None]
+    rows = {each.name: np.moveaxis(sample[each.name], each.batch_axis or 0, 0) for each in batched}
+    others = [row for row in range(1, count) if any(not _same(each[0], each[row]) for each in rows.values())]
+    if others:
+        pool = {each.name: np.take(sample[each.name], [0, *others], each.batch_axis) for each in batched}
+    else:
+        generator = np.random.default_rng(_SEED)
+        pool = {each.name: _beside(each, sample[each.name], generator) for each in batched}
+    return _with_zeros(spec, {**sample, **pool})
+
+
+def _beside(tensor: TensorSpec, array: Array, generator: np.random.Generator) -> Array:
+    """Row 0 and random ones of its shape."""
+    axis = tensor.batch_axis or 0
+    first = np.take(array, [0], axis)
+    return np.concatenate([first, _random_rows(tensor, first.shape, generator)], axis)
+
+
+def _alternating(tensor: TensorSpec, variant: Variant, extent: int, generator: np.random.Generator) -> Array:
+    shape = _shape(tensor, variant, 1, extent)
+    return _random(tensor, shape, generator) if tensor.batch_axis is None else _random_rows(tensor, shape, generator)
+
+
+def _random_rows(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+    """Random rows, given the shape of one: no two that follow one another are equal."""
+    axis = tensor.batch_axis or 0
+    if tensor.datatype == "BF16" or tensor.dtype.kind == "f":
+        return np.concatenate([_random(tensor, shape, generator) for _ in range(_ROWS)], axis)
+    bits = generator.integers(0, 2, shape)
+    rows = np.concatenate([(bits + number) % 2 for number in range(_ROWS)], axis)
+    return rows.astype(np.bytes_ if tensor.datatype == "BYTES" else tensor.dtype).astype(tensor.dtype)
+
+
+def _with_zeros(spec: ModelSpec, rows: Tensors) -> Tensors:
+    """The rows and one of zeros, as padding has it."""
+    pool = {}
+    for tensor in spec.inputs:
+        array = rows[tensor.name]
+        if tensor.batch_axis is not None:
+            one = np.take(array, [0], tensor.batch_axis).shape
+            array = np.concatenate([array, _zeros(tensor, one)], tensor.batch_axis)
+        pool[tensor.name] = np.asarray(array, order="C")
+    return pool
+
+
+def _same(left: Array, right: Array) -> bool:
+    return bool(np.array_equal(left, right, equal_nan=left.dtype.kind == "f"))
+
+
+def _fits(spec: ModelSpec, variant: Variant, sample: Tensors) -> bool:
+    """Whether the sample is of a variant's shape."""
+    return all(sample[name].shape[axis] == extent for (name, axis), extent in variant.dims.items())
 
 
 def _shape(tensor: TensorSpec, variant: Variant, rows: int, extent: int) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """What a model is to the server: its tensors, its variants, its compiled batch sizes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -48,8 +48,8 @@ class ModelSpec:
     `inputs` and `outputs` are the executable's tensors; `client_inputs` and `client_outputs` are what clients see
     (the same unless hooks change them). `preserves_rows` says that the hooks keep one client row per executable row;
     `batching` is False where the bundle or the batch-safety check forbids merging; `batch_safety` is what the check
-    that `batch_check` asks for found, None before it, and where there is nothing to check; `padding` fills partial
-    batches unless the policy says otherwise; `meta_models` are the models a meta model may call, None for a plain model.
+    that `batch_check` asks for found, None before it and where there is nothing to check; `padding` fills partial
+    batches unless the policy says otherwise; `meta_models` are the models a meta model may call, None for a plain one.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ModelSpec:
     client_outputs: tuple[TensorSpec, ...] = ()
     preserves_rows: bool = True
     batching: bool = True
-    batch_check: BatchCheck = BatchCheck()
+    batch_check: BatchCheck = field(default_factory=BatchCheck)
     batch_safety: BatchSafety | None = None
     padding: Padding = "zeros"
     max_batch_size: int | None = None

@@ -25,7 +25,12 @@ class BatchAxis:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Counters and averages of a model that serves. Seconds and bytes; counters run since the model was loaded."""
+    """Counters and averages of a model that serves. Seconds and bytes; counters run since the model was loaded.
+
+    `batch_safety` is the verdict on its batches, empty where it has none to judge; `batch_deviation` by how much of
+    its range an answer depends on the rows beside it, None for no figure; `batching_reason` why requests do not merge,
+    or what is to be known where they do.
+    """
 
     version: str
     digest: str
@@ -48,6 +53,9 @@ class Serving:
     max_batch_size: int | None
     costs: Mapping[str, Mapping[int, float]]
     batchable: bool
+    batch_safety: str
+    batch_deviation: float | None
+    batching_reason: str
     batch_axis: BatchAxis | None
     resident: bool
     provider: str
@@ -168,6 +176,7 @@ _AS_COUNTED = tuple(
 
 def _serving(generation: Generation, stats: ModelStats, resident: ResidentModel | None) -> Serving:
     spec, account = generation.bundle.spec, generation.account
+    safety = spec.batch_safety
     costs: dict[str, dict[int, float]] = {}
     for (variant, size), seconds in stats.costs.items():
         costs.setdefault(variant, {})[size] = seconds
@@ -181,6 +190,9 @@ def _serving(generation: Generation, stats: ModelStats, resident: ResidentModel 
         wait_p99=quantile(waits, 0.99),
         costs=costs,
         batchable=spec.coalescible,
+        batch_safety=str(safety.verdict) if safety is not None else "",
+        batch_deviation=safety.figure if safety is not None else None,
+        batching_reason=spec.batching_reason,
         batch_axis=next(
             (BatchAxis(each.name, each.batch_axis + 1) for each in spec.client_inputs if each.batch_axis is not None),
             None,

@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from math import prod
 from pathlib import Path
 
+from app.domain.batch_safety import BatchCheck
 from app.domain.errors import BundleError
 from app.domain.model import DEFAULT_SIZES, ModelSpec, Variant
 from app.domain.tensors import TensorSpec
@@ -53,10 +54,13 @@ def read_manifest(bundle_dir: Path) -> Manifest:
         client_inputs=_specs(keys.client_inputs, inputs),
         client_outputs=client_outputs,
         batching=keys.batching.enabled,
+        batch_check=BatchCheck(keys.batching.verify, keys.batching.rtol, keys.batching.atol),
+        padding=keys.batching.padding,
         max_batch_size=keys.batching.max_batch_size,
         version=keys.version,
         labels=_labels(file, keys.labels, client_outputs),
         description=keys.description,
+        fallback=keys.fallback,
     )
     _check_batching(file, keys, spec, sizes)
     variants = _variants(file, keys.input_shapes, keys.executable_inputs, sizes if spec.coalescible else ())

@@ -24,7 +24,22 @@ from app.domain.tensors import NUMPY_DTYPES, TensorSpec
 
 BATCH_LETTERS = "nb"
 
+
+def _off(given: object) -> object:
+    """YAML 1.1 reads a bare `off` as false."""
+    return "off" if given is False else given
+
+
+def _number(given: object) -> object:
+    """YAML 1.1 reads `1e-3`, a number without a dot, as text."""
+    try:
+        return float(given) if isinstance(given, str) else given
+    except ValueError:
+        return given
+
+
 Size = Annotated[int, Field(ge=1)]
+Tolerance = Annotated[float, BeforeValidator(_number), Field(ge=0, allow_inf_nan=False)]
 Text = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -104,10 +119,10 @@ class BatchingKeys(_Section):
     enabled: bool = True
     compiled_batch_sizes: Annotated[list[Size], Field(min_length=1)] | None = None
     max_batch_size: Size | None = None
-    verify: Literal["off", "warn", "enforce"] | None = None
+    verify: Annotated[Literal["off", "warn", "enforce"], BeforeValidator(_off)] = "enforce"
     padding: Literal["zeros", "repeat"] = "zeros"
-    rtol: float | None = None
-    atol: float | None = None
+    rtol: Tolerance | None = None
+    atol: Tolerance = 0.0
 
     @field_validator("compiled_batch_sizes")
     @classmethod
@@ -120,10 +135,6 @@ class BatchingKeys(_Section):
     def _consistent(self) -> Self:
         if not self.enabled and (self.compiled_batch_sizes or self.max_batch_size):
             raise ValueError("enabled: false contradicts compiled_batch_sizes and max_batch_size: remove one or other")
-        if self.verify not in (None, "off") or self.rtol is not None or self.atol is not None:
-            raise ValueError("batch verification (verify, rtol, atol) is not supported by this version: remove it")
-        if self.padding != "zeros":
-            raise ValueError("padding: repeat is not supported here: set it in scheduler.models.<name>.padding")
         return self
 
 
@@ -166,7 +177,7 @@ class ManifestKeys(_Section):
     hooks: HookKeys = HookKeys()
     version: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=255)] = "1"
     labels: dict[str, list[str]] | None = None
-    fallback: str | None = None
+    fallback: Text | None = None
     calls: list[str] | None = None
     description: str = ""
     licence: str = ""
@@ -185,11 +196,6 @@ class ManifestKeys(_Section):
     @classmethod
     def _no_calls(cls, calls: list[str]) -> None:
         raise ValueError("belongs to kind: meta, which is not supported by this version: remove it")
-
-    @field_validator("fallback")
-    @classmethod
-    def _no_fallback(cls, fallback: str) -> None:
-        raise ValueError("is not supported here: set scheduler.models.<name>.fallback")
 
 
 def read_keys(file: Path) -> ManifestKeys:

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Literal
 
 import numpy as np
 
+from app.domain.batch_safety import Padding
 from app.domain.errors import ExecutionFailed
 from app.domain.tensors import Array, Tensors, TensorSpec
-
-Padding = Literal["zeros", "repeat"]
 
 
 def assemble(

@@ -150,12 +150,18 @@ class Control:
 
         return self._dispatcher.call(apply)
 
+    def _policy_for(self, name: str) -> ModelPolicy:
+        """The policy of what serves under a name, so that a reload goes on with it, else the configured one."""
+        entry = self._registry.entries.get(name)
+        generation = entry.generation if entry is not None else None
+        return self._policy_of(name) if generation is None else generation.policy
+
     # loader thread
 
     def _load(self, name: str, path: Path, change: int) -> None:
         model_id, hooks = f"{name}@{change}", Hooks()
         try:
-            loaded = self._loader.prepare(path)
+            loaded = self._loader.prepare(path, self._policy_for(name).padding)
             hooks = loaded.bundle.hooks
             model = self._on_dispatcher(lambda: self._weights.put(model_id, loaded.prepared))
             bundle = loaded.bundle
@@ -192,7 +198,7 @@ class Control:
         spec = loaded.bundle.spec
         entry = self._registry.entries.get(name)
         old = entry.generation if entry is not None else None
-        policy = self._policy_of(name) if old is None else old.policy
+        policy = self._policy_for(name)
         generation = Generation(model_id, loaded.bundle, policy, Account() if old is None else old.account)
         check_fallbacks(name, generation, self._registry.entries)
         now = self._clock()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from app.backends.base import LoadedModel
+from app.domain.batch_safety import Padding
 from app.domain.errors import ExecutionFailed, OutOfMemory, ServingError
 from app.domain.model import ModelSpec
 from app.runtime import batch
@@ -40,12 +41,12 @@ class Executor:
     def __init__(self, weights: WeightCache, clock: Callable[[], float]) -> None:
         self._weights = weights
         self._clock = clock
-        self._specs: dict[str, tuple[ModelSpec, batch.Padding]] = {}
+        self._specs: dict[str, tuple[ModelSpec, Padding]] = {}
         self._running: LoadedModel | None = None
 
-    def add_model(self, model_id: str, spec: ModelSpec, padding: batch.Padding) -> None:
-        """Know the tensors of a model (dispatcher thread)."""
-        self._specs[model_id] = (spec, padding)
+    def add_model(self, model_id: str, spec: ModelSpec, padding: Padding | None) -> None:
+        """Know the tensors of a model, and its padding where it is not that of `spec` (dispatcher thread)."""
+        self._specs[model_id] = (spec, padding or spec.padding)
 
     def remove_model(self, model_id: str) -> None:
         """Forget a model (dispatcher thread)."""

@@ -1,18 +1,23 @@
 """Brings a bundle from its directory to `Prepared`, on a thread of its own, never on the dispatcher's time."""
 
 import concurrent.futures
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from app.backends.base import Backend, CacheEntry, Prepared
+from app.domain.batch_safety import BatchProbe, Padding, Verdict, judge
 from app.domain.errors import BundleError, ShuttingDown, Unsupported
+from app.domain.model import ModelSpec
 from app.repository.bundle import Bundle, load_bundle
 from app.runtime.hook_process import isolate
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +56,20 @@ class Loader:
         if self._stopping:
             raise ShuttingDown("the server is shutting down")
 
-    def prepare(self, path: Path) -> PreparedBundle:
+    def prepare(self, path: Path, padding: Padding | None = None) -> PreparedBundle:
         """Read, compile and map a bundle (loader thread). Raises `BundleError`, or `ShuttingDown` when stopped.
 
-        Its hooks run, and are to be closed when the bundle is no longer needed.
+        `padding`, where it is given, fills partial batches instead of what the bundle says. The bundle's hooks run, and
+        are to be closed when it is no longer needed.
         """
         bundle = load_bundle(path, isolate)
         try:
-            return self._prepare(bundle)
+            return self._prepare(bundle, padding)
         except BaseException:
             bundle.hooks.close()
             raise
 
-    def _prepare(self, bundle: Bundle) -> PreparedBundle:
+    def _prepare(self, bundle: Bundle, padding: Padding | None) -> PreparedBundle:
         if bundle.model_file is None:
             raise Unsupported(f"{bundle.path}: meta models are not served by this version")
         try:
@@ -71,6 +77,7 @@ class Loader:
         except BundleError:
             self.check()
             raise
+        bundle = replace(bundle, spec=admit(bundle.spec, entry.batch_probe, padding))
         return PreparedBundle(bundle, entry, self._backend.prepare(entry, bundle.spec))
 
     def stop(self) -> None:
@@ -81,3 +88,16 @@ class Loader:
         self._stopping = True
         self._backend.close()
         self._executor.shutdown(wait=True)
+
+
+def admit(spec: ModelSpec, probe: BatchProbe, padding: Padding | None) -> ModelSpec:
+    """The specification with the verdict on its batches; one that forbids them where that is to be enforced."""
+    if not spec.coalescible:
+        return spec
+    safety = judge(spec.outputs, probe, spec.batch_check, padding or spec.padding)
+    if safety.reason and safety.verdict is not Verdict.OFF:
+        logger.warning("model %s: batches are %s: %s", spec.name, safety.verdict, safety.reason)
+    if safety.verdict is not Verdict.UNSAFE or spec.batch_check.verify != "enforce":
+        return replace(spec, batch_safety=safety)
+    variants = tuple(replace(variant, compiled_sizes=()) for variant in spec.variants)
+    return replace(spec, batch_safety=safety, batching=False, variants=variants)

@@ -4,6 +4,7 @@ import orjson
 import pytest
 
 from app.api.metadata import EXTENSIONS
+from app.domain.batch_safety import BatchProbe, Beside, Deviation
 from app.domain.errors import ExecutionFailed, ServingError
 from tests.builders import rows_of, write_identity_bundle
 
@@ -108,6 +109,9 @@ async def test_a_model_is_described_as_clients_see_it(api, stage, path):
     assert answer.pop("properties") == {
         "digest": stage.registry.resolve("m").bundle.digest,
         "description": "copies",
+        "batchable": "true",
+        "batch_safety": "safe",
+        "batching_reason": "",
     }
     assert answer == {
         "name": "m",
@@ -116,6 +120,15 @@ async def test_a_model_is_described_as_clients_see_it(api, stage, path):
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}],
     }
+
+
+async def test_metadata_say_why_a_model_is_not_batched(api, stage):
+    moved = Deviation("y", Beside.COPIES, "variant 'default', 2 rows", 0.5, 1.0)
+    stage.backend.probes["m"] = BatchProbe((moved,))
+    stage.load()
+    properties = (await api.get("/v2/models/m")).json()["properties"]
+    assert (properties["batchable"], properties["batch_safety"]) == ("false", "unsafe")
+    assert "changes by 0.5 of its range with copies of itself beside it" in properties["batching_reason"]
 
 
 async def test_a_renamed_model_is_described_under_its_new_name(api, stage):

@@ -52,12 +52,32 @@ def be_killed():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def be_killed_so_often():
+    """As often as it is told; then it works."""
+    deaths = Path(os.environ["KILLED"])
+    count = deaths.stat().st_size if deaths.exists() else 0
+    if count < int(os.environ["DEATHS"]):
+        deaths.write_bytes(bytes(count + 1))
+        be_killed()
+    compile_child.main()
+
+
 def quit_at_once():
     """Ends in peace before every answer."""
 
 
 WAYS = {
-    way.__name__: way for way in (leave_unaligned, answer_once, hang, meet_another_file, die, be_killed, quit_at_once)
+    way.__name__: way
+    for way in (
+        leave_unaligned,
+        answer_once,
+        hang,
+        meet_another_file,
+        die,
+        be_killed,
+        be_killed_so_often,
+        quit_at_once,
+    )
 }
 
 if __name__ == "__main__":

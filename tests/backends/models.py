@@ -29,6 +29,12 @@ def model(nodes, inputs, outputs, initializers=(), opset=17):
     return built
 
 
+def copy(built):
+    duplicate = onnx.ModelProto()
+    duplicate.CopyFrom(built)
+    return duplicate
+
+
 def save(folder, built, name="model.onnx"):
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(built, str(folder / name))
@@ -184,6 +190,79 @@ def fixed_inside(sizes=(1, 2)):
     initializers = [weights("w", 33, 33), constant("shape", [1, 33])]
     built = model(nodes, [value("x", FLOAT, ["n", 33])], [value("y", FLOAT, ["n", 33])], initializers)
     return built, spec([TensorSpec("x", "FP32", (-1, 33), 0)], [TensorSpec("y", "FP32", (-1, 33), 0)], sizes)
+
+
+def rows_to_rows(nodes, initializers=(), width=6, outputs=None, sizes=(1, 2, 8)):
+    """`x` FP32 [n, width] to `y` FP32 [n, width], whatever happens between; `outputs` are the extents of `y`."""
+    results = [value("y", FLOAT, outputs or ["n", width])]
+    built = model(nodes, [value("x", FLOAT, ["n", width])], results, initializers, opset=18)
+    specs = [TensorSpec(name, "FP32", (-1, width), 0) for name in "xy"]
+    return built, spec(specs[:1], specs[1:], sizes)
+
+
+def running_sum():
+    """Time is on axis 0: every row is the sum of those up to it, so that the first depends on no other."""
+    return rows_to_rows([node("CumSum", ["x", "axis"], ["y"])], [constant("axis", 0)])
+
+
+def gated():
+    """Time is on axis 0, and a GRU remembers."""
+    nodes = [
+        node("Unsqueeze", ["x", "axis"], ["s"]),
+        node("GRU", ["s", "w", "r"], ["o"], hidden_size=6),
+        node("Squeeze", ["o", "axes"], ["y"]),
+    ]
+    initializers = [weights("w", 1, 18, 6), weights("r", 1, 18, 6), constant("axis", [1]), constant("axes", [1, 2])]
+    return rows_to_rows(nodes, initializers)
+
+
+def centred():
+    """What is common to all rows is taken from each."""
+    nodes = [node("ReduceMean", ["x", "axis"], ["m"], keepdims=1), node("Sub", ["x", "m"], ["y"])]
+    return rows_to_rows(nodes, [constant("axis", [0])])
+
+
+def numbered():
+    """Rows do not reach one another, and yet each is given its number."""
+    nodes = [
+        node("CumSum", ["ones", "axis"], ["n"]),
+        node("Shape", ["x"], ["s"], start=0, end=1),
+        node("ConstantOfShape", ["s"], ["flat"], value=constant("one", [1.0], np.float32)),
+        node("Unsqueeze", ["flat", "last"], ["ones"]),
+        node("Add", ["x", "n"], ["y"]),
+    ]
+    return rows_to_rows([*nodes[1:4], nodes[0], nodes[4]], [constant("axis", 0), constant("last", [1])])
+
+
+def quantised():
+    """The scale of the integers is that of the largest value in the batch."""
+    nodes = [
+        node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
+        node("MatMulInteger", ["q", "w", "zero"], ["i"]),
+        node("Cast", ["i"], ["f"], to=FLOAT),
+        node("Mul", ["f", "scale"], ["y"]),
+    ]
+    random = np.random.default_rng(3)
+    return rows_to_rows(nodes, [constant("w", random.integers(-100, 100, (6, 6)), np.int8)])
+
+
+def reduced():
+    """One row of answers, however many rows are asked for."""
+    return rows_to_rows(
+        [node("ReduceMax", ["x", "axis"], ["y"], keepdims=1)], [constant("axis", [0])], outputs=[None, 6]
+    )
+
+
+def poisoned_by_zeros():
+    """Each row over its own norm; a row of zeros makes all of them NaN."""
+    nodes = [
+        node("ReduceL2", ["x", "last"], ["norm"], keepdims=1),
+        node("Div", ["x", "norm"], ["d"]),
+        node("ReduceSum", ["d"], ["sum"], keepdims=0),
+        node("Mul", ["sum", "nothing"], ["poison"]),
+        node("Add", ["d", "poison"], ["y"]),
+    ]
+    return rows_to_rows(nodes, [constant("last", [1]), constant("nothing", 0.0, np.float32)])
 
 
 def inputs_for(described, rows, seed=0, extent=5):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,12 @@ import pytest
 from app import backends
 from app.backends.align import ALIGNMENT
 from app.backends.cache import CompileCache
-from app.backends.compiler import ANSWER_SECONDS, Compiler
+from app.backends.child import ANSWER_SECONDS
+from app.backends.compiler import Compiler
 from app.backends.graph import read_graph, walk_tensors
 from app.backends.providers import PROVIDERS
 from app.backends.sessions import SessionConfig
+from app.domain.batch_safety import BatchCheck
 from app.domain.config import RuntimeConfig
 from app.domain.errors import BundleError
 from app.domain.model import Variant
@@ -119,6 +122,31 @@ def test_a_second_compilation_starts_no_child(compiler, tmp_path, no_child):
     no_child()
     assert compiler.compile(file, described) == entry
     assert Compiler(tmp_path / "cache", CPU).compile(file, described) == entry
+
+
+def test_what_was_measured_of_its_rows_is_kept_with_the_entry(compiler, tmp_path, no_child):
+    built, described = models.quantised()
+    file = models.save(tmp_path, built)
+    probe = compiler.compile(file, described).batch_probe
+    assert probe.quantised
+    assert {each.output for each in probe.deviations} == {"y"}
+    no_child()
+    checked = models.spec(described.inputs, described.outputs, (1, 2, 8), batch_check=BatchCheck("warn", 0.5))
+    assert compiler.compile(file, checked).batch_probe == probe
+
+
+def test_what_no_number_tells_is_kept_too(compiler, tmp_path, no_child):
+    built, described = models.poisoned_by_zeros()
+    file = models.save(tmp_path, built)
+    probe = compiler.compile(file, described).batch_probe
+    assert {each.difference for each in probe.deviations} == {inf}
+    no_child()
+    assert compiler.compile(file, described).batch_probe == probe
+
+
+def test_why_nothing_could_be_measured_is_kept_too(compiler, tmp_path):
+    built, described = three_only()
+    assert "Reshape" in compiler.compile(models.save(tmp_path, built), described).batch_probe.failure
 
 
 def test_the_same_model_elsewhere_and_under_another_name_is_the_same_entry(compiler, tmp_path, no_child):
@@ -367,9 +395,35 @@ def test_a_child_that_is_killed_condemns_no_form(misbehaving, compiler, tmp_path
     built, described = models.mlp()
     file = models.save(tmp_path, built)
     compiler.compile(file, models.mlp(sizes=(7,))[1])  # the file is known: what is killed below is the compilation
-    with pytest.raises(BundleError, match=r"model\.onnx.*SIGKILL"):
+    with pytest.raises(BundleError, match=r"model\.onnx.*SIGKILL, as when memory is short: attempt 3 of 3"):
         misbehaving("be_killed").compile(file, described)
     assert compiler.compile(file, described).form == "prepacked"
+
+
+@pytest.mark.parametrize(("killed", "attempts"), [(2, 3), (3, 3), (9, 3)])
+def test_a_child_that_is_killed_is_followed_by_another_so_often(misbehaving, tmp_path, monkeypatch, killed, attempts):
+    """The first job of a new file is to list its external data, the second to compile it: either may be killed."""
+    monkeypatch.setenv("KILLED", str(tmp_path / "killed"))
+    monkeypatch.setenv("DEATHS", str(killed))
+    built, described = models.mlp()
+    compiler = misbehaving("be_killed_so_often")
+    file = models.save(tmp_path, built)
+    if killed < attempts:
+        assert compiler.compile(file, described).form == "prepacked"
+    else:
+        with pytest.raises(BundleError, match="SIGKILL"):
+            compiler.compile(file, described)
+    assert (tmp_path / "killed").stat().st_size == min(killed, attempts)
+
+
+def test_the_child_is_nice_and_out_of_reach_of_the_terminal(compiler, tmp_path):
+    """A session of its own would be out of reach too, but there niceness counts for nothing."""
+    built, described = models.mlp()
+    compiler.compile(models.save(tmp_path, built), described)
+    child = compiler._child._process.pid
+    assert os.getpgid(child) == child
+    assert os.getsid(child) == os.getsid(0)
+    assert os.getpriority(os.PRIO_PROCESS, child) == min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19)
 
 
 def test_closing_ends_a_compilation_that_is_under_way(misbehaving, tmp_path, monkeypatch):

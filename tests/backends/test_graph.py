@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from app.backends.graph import external_files, name_axes, read_graph, walk_tensors
+from app.backends.graph import external_files, name_axes, quantises_dynamically, read_graph, walk_tensors
 from app.domain.errors import BundleError
 from app.domain.model import Variant
 from app.domain.tensors import TensorSpec
@@ -163,3 +163,16 @@ def test_what_is_no_model_is_refused_by_name(tmp_path, content):
     (tmp_path / "m.onnx").write_bytes(content)
     with pytest.raises(BundleError, match=r"m\.onnx: not a readable ONNX model"):
         read_graph(tmp_path / "m.onnx")
+
+
+def test_a_scale_from_the_run_is_found_wherever_it_is_taken():
+    quantised = models.quantised()[0]
+    branch = onnx.helper.make_graph(quantised.graph.node, "branch", [], [models.value("y", models.FLOAT, None)])
+    inside = models.copy(models.running_sum()[0])
+    inside.graph.node.append(models.node("If", ["yes"], ["z"], then_branch=branch, else_branch=branch))
+    in_function = models.copy(models.running_sum()[0])
+    in_function.functions.append(
+        onnx.helper.make_function("own", "Quantised", ["x", "w"], ["y"], quantised.graph.node, quantised.opset_import)
+    )
+    assert [quantises_dynamically(each) for each in (quantised, inside, in_function)] == [True, True, True]
+    assert not quantises_dynamically(models.running_sum()[0])

@@ -3,6 +3,7 @@
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -12,9 +13,11 @@ from onnx import TensorProto, helper
 
 from app.backends import create
 from app.backends.memory import CudaDriver
+from app.domain.batch_safety import BatchProbe, Beside, Deviation
 from app.domain.config import RuntimeConfig
 from app.domain.errors import BundleError, ExecutionFailed, OutOfMemory, Unsupported
 from app.domain.tensors import TensorSpec
+from app.runtime.loader import admit
 from tests.backends import models
 from tests.backends.conformance import *  # noqa: F403
 from tests.backends.conformance import assert_close
@@ -81,6 +84,21 @@ def test_answers_are_those_of_a_plain_session(load, make):
     for size in described.sizes(variant) or (1,):
         inputs = models.inputs_for(described, size, seed=size)
         assert_close(model.run(variant, size, inputs), plain(built, inputs))
+
+
+@pytest.mark.parametrize("make", [models.running_sum, models.gated, models.reduced, models.convolutions, models.tiny])
+def test_an_entry_also_serves_a_model_whose_batches_are_found_to_be_none(backend, tmp_path, make):
+    """What is compiled is the model as declared; the verdict on it comes later."""
+    built, declared = make()
+    entry = backend.compile(models.save(tmp_path, built), declared)
+    unsafe = Deviation("y", Beside.NEIGHBOURS, "here", 1.0, 1.0)
+    admitted = admit(declared, BatchProbe((unsafe,)), None)
+    model = backend.prepare(entry, admitted).load()
+    for variant in admitted.variants:
+        for rows in (1, 3, 11):
+            inputs = models.inputs_for(replace(admitted, variants=(variant,)), rows)
+            assert_close(model.run(variant.key, rows, inputs), plain(built, inputs))
+    model.unload()
 
 
 def test_a_batch_dim_without_a_name_is_fixed_all_the_same(load):

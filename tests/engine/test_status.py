@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from app.domain.batch_safety import BatchProbe, Beside, Deviation
 from app.domain.config import ModelPolicy
 from tests.builders import rows_of, write_identity_bundle
 
@@ -55,6 +56,32 @@ async def test_a_model_that_serves_tells_what_it_did(stage):
     assert (serving.resident, serving.provider, serving.weight_bytes) == (True, "FakeExecutionProvider", 1234)
     assert status.resident_weight_bytes == status.device_memory_in_use_bytes == 1234
     assert len(serving.digest) == 64
+
+
+@pytest.mark.parametrize(
+    ("difference", "batchable", "verdict", "figure", "reason"),
+    [
+        (0.0, True, "safe", 0.0, ""),
+        (0.03, True, "approximate", 0.03, "changes by 0.03 of its range"),
+        (0.8, False, "unsafe", 0.8, "requests run alone"),
+    ],
+)
+def test_a_model_says_whether_it_is_batched_and_why_not(stage, difference, batchable, verdict, figure, reason):
+    deviations = (Deviation("y", Beside.NEIGHBOURS, "variant 'default', 2 rows", difference, 1.0),)
+    stage.backend.probes["m"] = BatchProbe(deviations, quantised=True)
+    stage.load()
+    serving = stage.status().read().models[0].serving
+    assert (serving.batchable, serving.batch_safety, serving.batch_deviation) == (batchable, verdict, figure)
+    assert reason in serving.batching_reason
+
+
+def test_a_model_that_is_not_to_be_batched_says_that(stage):
+    path = write_identity_bundle(stage.root)
+    (path / "manifest.yaml").write_text('format_version: "1"\nbatching: {enabled: false}\n')
+    stage.control.load_model("m", path).result(30)
+    serving = stage.status().read().models[0].serving
+    assert (serving.batchable, serving.batch_safety, serving.batch_deviation) == (False, "", None)
+    assert serving.batching_reason == "the manifest turns batching off (batching.enabled)"
 
 
 async def test_waits_are_told_as_quantiles_of_the_latest(stage):

@@ -5,6 +5,7 @@ import sys
 import pytest
 from onnx import TensorProto
 
+from app.domain.batch_safety import BatchCheck
 from app.domain.errors import BundleError
 from app.domain.model import DEFAULT_SIZES
 from app.domain.tensors import TensorSpec
@@ -58,9 +59,18 @@ def test_every_key_is_read(bundle_dir, load):
         executable_outputs=[Y],
         client_inputs=[{"name": "text", "dtype": "BYTES", "shape": "b"}],
         client_outputs=[{"name": "scores", "dtype": "FP32", "shape": "bk", "dims": {"k": 2}}],
-        batching={"compiled_batch_sizes": [8, 1, 4], "max_batch_size": 6, "enabled": True},
+        batching={
+            "compiled_batch_sizes": [8, 1, 4],
+            "max_batch_size": 6,
+            "enabled": True,
+            "verify": "warn",
+            "rtol": 0.25,
+            "atol": 1,
+            "padding": "repeat",
+        },
         hooks={"isolation": "thread"},
         version="2.1",
+        fallback="cheaper",
         labels={"scores": ["no", "yes"]},
         description="What it does.",
         licence="MIT",
@@ -74,6 +84,19 @@ def test_every_key_is_read(bundle_dir, load):
     assert spec.variants[0].compiled_sizes == (1, 4, 8)
     assert (spec.max_batch_size, spec.version, spec.description) == (6, "2.1", "What it does.")
     assert spec.labels == {"scores": ("no", "yes")}
+    assert (spec.batch_check, spec.padding, spec.fallback) == (BatchCheck("warn", 0.25, 1.0), "repeat", "cheaper")
+    assert spec.batch_safety is None  # that is for whoever compiles it to say
+
+
+def test_without_a_word_on_it_batches_are_verified_and_padded_with_zeros(load):
+    spec = load().spec
+    assert (spec.batch_check, spec.padding, spec.fallback) == (BatchCheck("enforce", None, 0.0), "zeros", None)
+
+
+def test_off_and_numbers_without_a_dot_need_no_quotes(bundle_dir):
+    """To YAML 1.1 the one is false and the other is text."""
+    (bundle_dir / "manifest.yaml").write_text('format_version: "1"\nbatching: {verify: off, rtol: 1e-3, atol: 2e-4}\n')
+    assert load_bundle(bundle_dir).spec.batch_check == BatchCheck("off", 1e-3, 2e-4)
 
 
 def test_tensors_keep_the_order_of_the_manifest(bundle_dir, write_graph, load):
@@ -209,7 +232,7 @@ def test_bundle_without_a_model_file_is_refused(bundle_dir):
         ({"kind": "meta"}, "kind: meta models are not supported by this version: serve the models themselves"),
         ({"calls": ["a"]}, "calls: belongs to kind: meta, which is not supported by this version: remove it"),
         ({"kind": "other"}, "kind: Input should be 'model' or 'meta', not 'other'"),
-        ({"fallback": "b"}, "fallback: is not supported here: set scheduler.models.<name>.fallback"),
+        ({"fallback": ""}, "fallback: String should have at least 1 character, not ''"),
         ({"version": 2}, "version: 2 is not a string: put it in quotes"),
         ({"version": "a/b"}, "version: String should match pattern"),
         ({"description": 1}, "description: 1 is not a string: put it in quotes"),
@@ -251,9 +274,12 @@ def test_bundle_without_a_model_file_is_refused(bundle_dir):
             "batching.compiled_batch_sizes, or lower it",
         ),
         ({"batching": {"enabled": False, "max_batch_size": 4}}, "batching: enabled: false contradicts"),
-        ({"batching": {"verify": "warn"}}, "batching: batch verification (verify, rtol, atol) is not supported"),
-        ({"batching": {"rtol": 0.1}}, "batching: batch verification (verify, rtol, atol) is not supported"),
-        ({"batching": {"padding": "repeat"}}, "batching: padding: repeat is not supported here: set it in scheduler"),
+        ({"batching": {"verify": True}}, "batching.verify: Input should be 'off', 'warn' or 'enforce', not True"),
+        ({"batching": {"padding": "ones"}}, "batching.padding: Input should be 'zeros' or 'repeat', not 'ones'"),
+        ({"batching": {"rtol": -0.1}}, "batching.rtol: Input should be greater than or equal to 0, not -0.1"),
+        ({"batching": {"rtol": "small"}}, "batching.rtol: Input should be a valid number, not 'small'"),
+        ({"batching": {"atol": float("nan")}}, "batching.atol: Input should be "),
+        ({"batching": {"atol": float("inf")}}, "batching.atol: Input should be a finite number, not inf"),
         ({"batching": {"sizes": [1]}}, "batching.sizes: unknown key: remove it, or write one of enabled, compiled_"),
         ({"executable_inputs": []}, "executable_inputs: is empty: list at least one, or remove the key"),
         ({"executable_inputs": [X, X]}, "executable_inputs: tensor 'x' stands twice: give every tensor its own name"),

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from app.domain.batch_safety import BatchProbe, Beside, Deviation
 from app.domain.config import ModelPolicy
 from app.domain.errors import BundleError, ExecutionFailed, ModelNotFound, ModelUnavailable, ShuttingDown
 from tests.builders import write_identity_bundle
@@ -359,6 +360,30 @@ def test_the_padding_of_a_policy_is_in_force_too(stage):
     stage.control.set_policy("m", lambda _: ModelPolicy(padding="repeat")).result(30)
     stage.answer(5)
     assert seen == [[5, 0, 0, 0], [5, 5, 5, 5]]
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_batches_are_judged_by_the_padding_in_force(stage, configured):
+    stage.backend.probes["m"] = BatchProbe((Deviation("y", Beside.ZEROS, "here", 0.5, 1.0),))
+    if configured:
+        stage.policies["m"] = ModelPolicy(padding="repeat")
+    assert stage.load().bundle.spec.coalescible is configured
+    stage.control.set_policy("m", lambda _: ModelPolicy(padding="repeat")).result(30)
+    assert stage.load().bundle.spec.coalescible
+
+
+def test_an_unsafe_model_runs_every_request_alone_whole_and_unpadded(stage):
+    stage.backend.probes["m"] = BatchProbe((Deviation("y", Beside.NEIGHBOURS, "here", 0.5, 1.0),))
+    stage.load(sizes=(2, 4))
+    hold = stage.hold_run()
+    first = stage.ask(0)
+    hold.wait_entered()
+    queued = [stage.ask(row, rows) for row, rows in ((1, 1), (2, 1), (10, 9))]
+    hold.open()
+    assert [each.result(30).outputs["y"][:, 0].tolist() for each in [first, *queued]] == [
+        [0], [1], [2], list(range(10, 19)),
+    ]  # fmt: skip
+    assert [(call.rows, call.size) for call in stage.backend.calls] == [(1, 1), (1, 1), (1, 1), (9, 9)]
 
 
 def test_a_policy_for_a_model_that_does_not_serve_is_refused(stage):

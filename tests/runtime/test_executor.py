@@ -53,8 +53,8 @@ class Bench:
 
 
 def test_every_request_gets_its_own_rows_and_the_facts_of_the_dispatch():
-    parts, seconds, error = Bench().execute(1, 2)
-    assert (seconds, error) == (0.25, None)
+    parts, seconds, error, *device = Bench().execute(1, 2)
+    assert (seconds, error, device) == (0.25, None, [100.0, 100.25])
     np.testing.assert_array_equal(parts[0].outputs["y"], rows_of(0, 1))
     np.testing.assert_array_equal(parts[1].outputs["y"], rows_of(10, 2))
     facts = parts[0].facts
@@ -65,9 +65,21 @@ def test_every_request_gets_its_own_rows_and_the_facts_of_the_dispatch():
 
 def test_a_model_that_does_not_coalesce_gets_its_outputs_whole():
     mean = TensorSpec("mean", "FP32", (), None)
-    parts, seconds, _ = Bench(spec(sizes=(1, 2, 4), outputs=(mean,))).execute(3, size=3)
-    assert seconds == 0.25
-    assert parts[0].outputs["mean"].shape == ()
+    outcome = Bench(spec(sizes=(1, 2, 4), outputs=(mean,))).execute(3, size=3)
+    assert outcome.seconds == 0.25
+    assert outcome.parts[0].outputs["mean"].shape == ()
+
+
+@pytest.mark.parametrize(
+    ("of_bundle", "of_policy", "filled"),
+    [("zeros", None, 0), ("repeat", None, 10), ("repeat", "zeros", 0), ("zeros", "repeat", 10)],
+)
+def test_partial_batches_are_filled_as_the_policy_says_or_else_the_bundle(of_bundle, of_policy, filled):
+    bench = Bench(spec(padding=of_bundle), of_policy)
+    seen = []
+    bench.backend.on_run = lambda variant, size, inputs: seen.append(inputs["x"][:, 0].tolist())
+    bench.execute(1, 1, size=4)
+    assert seen == [[0, 10, filled, filled]]
 
 
 @pytest.mark.parametrize(

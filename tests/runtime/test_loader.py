@@ -6,7 +6,9 @@ import threading
 import pytest
 
 from app.backends.fake import FakeBackend
+from app.domain.batch_safety import BatchProbe, Beside, Deviation, Verdict
 from app.domain.errors import BundleError, ShuttingDown
+from app.domain.model import DEFAULT_SIZES
 from app.runtime.loader import Loader
 from tests.builders import write_identity_bundle
 
@@ -30,6 +32,91 @@ def test_a_bundle_is_read_compiled_and_prepared(loader, backend, tmp_path):
     assert backend.compiled == ["m"]
     assert backend.loaded == []
     assert loaded.prepared.load().weight_bytes == 1000
+
+
+@pytest.fixture
+def verdict(loader, backend, tmp_path, caplog):
+    """The specification under which a bundle is admitted after such a probe, and what is logged."""
+
+    def load(*deviations, padding=None, batching="", **probe):
+        backend.probes["m"] = BatchProbe(deviations, **probe)
+        path = write_identity_bundle(tmp_path)
+        (path / "manifest.yaml").write_text(f'format_version: "1"\nbatching: {{{batching}}}\n')
+        loaded = loader.prepare(path, padding)
+        assert loaded.prepared.load().spec is loaded.bundle.spec
+        return loaded.bundle.spec, caplog.messages
+
+    return load
+
+
+def deviation(difference, beside=Beside.NEIGHBOURS):
+    return Deviation("y", beside, "variant 'default', 2 rows", difference, 1.0)
+
+
+def test_a_model_whose_rows_are_independent_is_batched_without_a_word(verdict):
+    spec, messages = verdict()
+    assert (spec.coalescible, spec.sizes("default"), spec.batch_safety.verdict) == (True, DEFAULT_SIZES, Verdict.SAFE)
+    assert messages == []
+
+
+def test_an_unsafe_model_is_admitted_without_batches_and_one_line_says_why(verdict):
+    spec, messages = verdict(deviation(0.5))
+    assert (spec.coalescible, spec.splittable, spec.sizes("default"), spec.largest("default")) == (
+        False,
+        False,
+        (),
+        None,
+    )
+    assert spec.variants[0].compiled_sizes == ()
+    assert spec.batch_safety.verdict is Verdict.UNSAFE
+    assert messages == [f"model m: batches are unsafe: {spec.batching_reason}"]
+
+
+@pytest.mark.parametrize(
+    ("batching", "expected", "lines"), [("verify: warn", Verdict.UNSAFE, 1), ("verify: off", Verdict.OFF, 0)]
+)
+def test_warn_and_off_change_no_behaviour(verdict, batching, expected, lines):
+    spec, messages = verdict(deviation(0.5), batching=batching)
+    assert (spec.coalescible, spec.sizes("default"), spec.batch_safety.verdict) == (True, DEFAULT_SIZES, expected)
+    assert len(messages) == lines
+
+
+def test_tolerances_of_the_manifest_decide(verdict):
+    assert verdict(deviation(0.5), batching="rtol: 0.4")[0].batch_safety.verdict is Verdict.UNSAFE
+    assert verdict(deviation(0.5), batching="rtol: 0.4, atol: 0.1")[0].batch_safety.verdict is Verdict.SAFE
+
+
+def test_an_approximation_is_batched_with_a_warning_that_states_the_figure(verdict):
+    spec, messages = verdict(deviation(0.0123), quantised=True)
+    assert (spec.coalescible, spec.batch_safety.figure) == (True, 0.0123)
+    assert len(messages) == 1
+    assert "approximate" in messages[0]
+    assert "0.012 of its range" in messages[0]
+
+
+def test_what_could_not_be_tried_is_batched_with_a_warning(verdict):
+    spec, messages = verdict(failure="Gather: index out of range")
+    assert (spec.coalescible, spec.batch_safety.verdict) == (True, Verdict.UNVERIFIED)
+    assert "Gather: index out of range" in messages[0]
+
+
+@pytest.mark.parametrize(
+    ("batching", "policy", "coalescible"),
+    [
+        ("", None, False),
+        ("padding: repeat", None, True),
+        ("", "repeat", True),
+        ("padding: repeat", "zeros", False),
+    ],
+)
+def test_zeros_are_judged_where_they_will_be_the_padding(verdict, batching, policy, coalescible):
+    spec, _ = verdict(deviation(0.5, Beside.ZEROS), batching=batching, padding=policy)
+    assert spec.coalescible is coalescible
+
+
+def test_a_model_that_the_manifest_does_not_batch_has_no_verdict(verdict):
+    spec, messages = verdict(deviation(0.5), batching="enabled: false")
+    assert (spec.coalescible, spec.batch_safety, messages) == (False, None, [])
 
 
 def test_a_bundle_that_is_none_is_refused_before_it_is_compiled(loader, backend, tmp_path):
