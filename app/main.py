@@ -35,6 +35,8 @@ from app.runtime.executor import Executor
 from app.runtime.hook_pool import HookPool
 from app.runtime.loader import Loader
 from app.runtime.registry import Generation, ModelRegistry
+from app.runtime.residency import ResidencyKeeper
+from app.runtime.tuning import Tuning
 from app.runtime.watcher import RepositoryWatcher
 from app.runtime.weights import WeightCache
 from app.scheduling.scheduler import Scheduler
@@ -52,6 +54,7 @@ class Node:
     engine: Engine
     dispatcher: Dispatcher
     control: Control
+    keeper: ResidencyKeeper
     loader: Loader
     hooks: HookPool
     watcher: RepositoryWatcher
@@ -66,13 +69,27 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
     config = settings.scheduler
     _warn_of_idle(settings)
     backend = backends.create(settings.runtime, settings.cache_dir)
-    registry, weights = ModelRegistry(), WeightCache()
+    external = settings.model_control_mode == "explicit"
+    registry, weights = ModelRegistry(), WeightCache(backend, settings.runtime, backend.arena_bytes())
+    on_demand = weights.comes_and_goes and not external
     executor = Executor(weights, clock)
-    dispatcher = Dispatcher(Scheduler(config), executor, clock)
+    dispatcher = Dispatcher(Scheduler(config, background_loads=on_demand), executor, clock)
+    keeper = ResidencyKeeper(backend, weights, dispatcher, clock, config.compaction_interval)
+    executor.rebuild = keeper.rebuild
+    dispatcher.tend = keeper.tend if on_demand else None
     loader = Loader(backend)
     control = Control(
-        dispatcher, executor, weights, registry, loader, lambda name: config.models.get(name, ModelPolicy()), clock
+        dispatcher,
+        executor,
+        weights,
+        keeper,
+        registry,
+        loader,
+        lambda name: config.models.get(name, ModelPolicy()),
+        clock,
+        stay_resident=external,
     )
+    tuning = Tuning(dispatcher, executor, weights, keeper, registry, external=external)
     hooks = HookPool("hook", settings.hook_threads or min(usable_cores(), 4))
     readiness = Readiness(settings.required_models)
     watcher = RepositoryWatcher(
@@ -83,7 +100,7 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
         poll_seconds=settings.model_poll_seconds if settings.model_control_mode == "dynamic" else None,
         on_started=readiness.expect,
     )
-    engine = Engine(dispatcher, control, registry, watcher, hooks, clock, config)
+    engine = Engine(dispatcher, control, tuning, registry, watcher, hooks, clock, config)
     device = "cpu" if backend.name == "cpu" else str(settings.runtime.device_ordinal)
     status = StatusReader(dispatcher, registry, weights, backend, device, hooks, watcher, settings.model_control_mode)
     access = Access(_secret(settings.endpoints.api_token), _admin_token(settings))
@@ -94,8 +111,9 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
     )
     inference = Inference(engine, access, in_flight, settings.endpoints.max_json_bytes)
     return Node(
-        settings, backend, engine, dispatcher, control, loader, hooks, watcher, readiness, status, access, inference
-    )
+        settings, backend, engine, dispatcher, control, keeper, loader, hooks, watcher, readiness, status, access,
+        inference,
+    )  # fmt: skip
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -162,6 +180,7 @@ def stop_node(node: Node) -> None:
     node.watcher.stop()
     node.backend.close()  # a running compile ends, so that the loader does
     node.loader.stop()
+    node.keeper.stop()
     node.watcher.join()
     node.control.stop()
     node.dispatcher.stop(timeout=1.0)
@@ -203,11 +222,6 @@ def _warn_of_idle(settings: Settings) -> None:
         "SLOW_REQUEST_MS": settings.slow_request_ms > 0,
         "LOG_FORMAT": settings.log_format != "text",
         "RUNTIME_CUDA_GRAPHS": not settings.runtime.cuda_graphs,
-        "RUNTIME_WEIGHT_CACHE_FRACTION": settings.runtime.weight_cache_fraction != 1.0,
-        "RUNTIME_WEIGHT_CACHE_WIGGLE_FRACTION": settings.runtime.weight_cache_wiggle_fraction != 0.1,
-        "RUNTIME_DEVICE_MEMORY_BYTES": settings.runtime.device_memory_bytes > 0,
-        "SCHEDULER_COMPACTION_INTERVAL": settings.scheduler.compaction_interval > 0,
-        "SCHEDULER_MODELS (residency)": any(each.residency for each in settings.scheduler.models.values()),
     }
     for name in [name for name, is_given in given.items() if is_given]:
         logger.warning("setting INFERENCE_SERVER_%s has no effect yet", name)

@@ -4,6 +4,7 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.backends.fake import FakeBackend
-from app.domain.config import ModelPolicy, SchedulerConfig
+from app.domain.config import ModelPolicy, RuntimeConfig, SchedulerConfig
 from app.domain.model import MergeKey
 from app.engine.engine import Engine
 from app.engine.expiry import Expiry
@@ -25,6 +26,8 @@ from app.runtime.hook_pool import HookPool
 from app.runtime.loader import Loader
 from app.runtime.pending import PendingRequest
 from app.runtime.registry import ModelRegistry
+from app.runtime.residency import ResidencyKeeper
+from app.runtime.tuning import Tuning
 from app.runtime.watcher import RepositoryWatcher
 from app.runtime.weights import WeightCache
 from app.scheduling.scheduler import Scheduler
@@ -73,6 +76,7 @@ class Stage:
     loader: Loader
     control: Control
     registry: ModelRegistry
+    tuning: Tuning
     weights: WeightCache
     watcher: RepositoryWatcher
     readiness: Readiness
@@ -190,31 +194,58 @@ def anyio_backend():
 
 
 @pytest.fixture
-def stage(tmp_path):
+def make_stage(tmp_path):
+    """Build an engine whose threads run, one a test.
+
+    `arena` is the device memory, in bytes, that weights share; `external` that operators move them.
+    """
+    with ExitStack() as ends:
+
+        def make(*, arena=0, external=False, runtime=None, **config):
+            return ends.enter_context(running_stage(tmp_path / "models", arena, external, runtime, config))
+
+        yield make
+
+
+@pytest.fixture
+def stage(make_stage):
     """An engine whose threads run. `policies` are the configured ones, and may be changed."""
-    clock, root = Clock(), tmp_path / "models"
+    return make_stage()
+
+
+@contextmanager
+def running_stage(root, arena, external, runtime, changes):
+    clock = Clock()
     root.mkdir()
-    config = SchedulerConfig(discipline="fifo", sizing="fill")
+    config = SchedulerConfig(**{"discipline": "fifo", "sizing": "fill", **changes})
     policies = {"bounded": ModelPolicy(max_batch_size=2)}
-    backend, registry, weights = FakeBackend(spend=clock.skip), ModelRegistry(), WeightCache()
+    backend, registry = FakeBackend(spend=clock.skip, limit=arena), ModelRegistry()
+    weights = WeightCache(backend, runtime or RuntimeConfig(weight_cache_wiggle_fraction=0.0), backend.arena_bytes())
     executor = Executor(weights, clock)
-    dispatcher = Dispatcher(Scheduler(config), executor, clock)
+    on_demand = weights.comes_and_goes and not external
+    dispatcher = Dispatcher(Scheduler(config, background_loads=on_demand), executor, clock)
+    keeper = ResidencyKeeper(backend, weights, dispatcher, clock, config.compaction_interval)
+    executor.rebuild = keeper.rebuild
+    dispatcher.tend = keeper.tend if on_demand else None
     loader = Loader(backend)
     control = Control(
-        dispatcher, executor, weights, registry, loader, lambda name: policies.get(name, ModelPolicy()), clock
-    )
+        dispatcher, executor, weights, keeper, registry, loader, lambda name: policies.get(name, ModelPolicy()), clock,
+        stay_resident=external,
+    )  # fmt: skip
+    tuning = Tuning(dispatcher, executor, weights, keeper, registry, external=external)
     hooks, readiness = HookPool("hook", 2), Readiness(())
     watcher = RepositoryWatcher([root], ["*"], ["*"], control, poll_seconds=None, on_started=readiness.expect)
-    engine = Engine(dispatcher, control, registry, watcher, hooks, clock, config)
+    engine = Engine(dispatcher, control, tuning, registry, watcher, hooks, clock, config)
     staged = Stage(
-        root, clock, backend, dispatcher, loader, control, registry, weights, watcher, readiness, hooks, engine, config,
-        policies,
+        root, clock, backend, dispatcher, loader, control, registry, tuning, weights, watcher, readiness, hooks, engine,
+        config, policies,
     )  # fmt: skip
     dispatcher.start()
     yield staged
     for each in staged.watchers:
         each.stop()
     loader.stop()
+    keeper.stop()
     for each in staged.watchers:
         each.join()
     control.stop()

@@ -1,16 +1,18 @@
 """Admin commands and status."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from fastapi import APIRouter, Request, Response
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.api.bodies import documented, read_object
-from app.domain.config import ModelPolicy
+from app.domain.config import ModelPolicy, Residency
 from app.domain.errors import InvalidRequest
 from app.engine.engine import Engine
 from app.engine.status import NodeStatus, StatusReader
+
+B = TypeVar("B", bound=BaseModel)
 
 
 class SetPolicy(ModelPolicy):
@@ -25,19 +27,39 @@ class SetPolicy(ModelPolicy):
         return {name: getattr(self, name) for name in self.model_fields_set if name != "model"}
 
 
+class SetResidency(BaseModel):
+    """Body of `POST /admin/set_residency`."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    model: str
+    """Name of the model."""
+    residency: Residency
+    """Where its weights go: `device`; or off it, `system` keeping them in host memory and `unpinned` not."""
+
+
+class Compact(BaseModel):
+    """Body of `POST /admin/compact`."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    reload: list[str] = []
+    """Models whose weights are to be on the device afterwards."""
+
+
 _SCHEMA = SetPolicy.model_json_schema(ref_template="#/components/schemas/{model}")
 _BODY = {name: value for name, value in _SCHEMA.items() if name != "$defs"}
 
 
-def _read(body: dict[str, Any]) -> SetPolicy:
+def _read(kind: type[B], body: dict[str, Any]) -> B:
     try:
         # As JSON and strict: true is no weight, and "2" is not 2.
-        return SetPolicy.model_validate_json(orjson.dumps(body), strict=True)
+        return kind.model_validate_json(orjson.dumps(body), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
-        known = f"; known are: {', '.join(SetPolicy.model_fields)}" if first["type"] == "extra_forbidden" else ""
-        raise InvalidRequest(f"policy field {field!r}: {first['msg']}{known}, got {first['input']!r:.100}") from None
+        known = f"; known are: {', '.join(kind.model_fields)}" if first["type"] == "extra_forbidden" else ""
+        raise InvalidRequest(f"field {field!r}: {first['msg']}{known}, got {first['input']!r:.100}") from None
 
 
 def router(engine: Engine, status: StatusReader) -> APIRouter:
@@ -55,7 +77,26 @@ def router(engine: Engine, status: StatusReader) -> APIRouter:
         openapi_extra=documented(_BODY, required=True),
     )
     async def set_policy(request: Request) -> ModelPolicy:
-        wanted = _read(await read_object(request))
+        wanted = _read(SetPolicy, await read_object(request))
         return await engine.set_policy(wanted.model, lambda policy: policy.model_copy(update=wanted.changes))
+
+    @routes.post(
+        "/admin/set_residency",
+        summary="Move a model's weights now, in explicit mode",
+        openapi_extra=documented(SetResidency.model_json_schema(), required=True),
+    )
+    async def set_residency(request: Request) -> SetResidency:
+        wanted = _read(SetResidency, await read_object(request))
+        await engine.set_residency(wanted.model, wanted.residency)
+        return wanted
+
+    @routes.post(
+        "/admin/compact",
+        summary="Free unpinned weights, shrink the arenas, load the listed models again",
+        openapi_extra=documented(Compact.model_json_schema(), required=False),
+    )
+    async def compact(request: Request) -> dict[str, int]:
+        wanted = _read(Compact, await read_object(request))
+        return (await engine.compact(wanted.reload))._asdict()
 
     return routes

@@ -83,5 +83,5 @@ def _models(routes: APIRouter, engine: Engine) -> None:
             raise ModelNotFound(f"unknown model {model!r}")
         serves = entry.state is ModelState.READY and entry.generation is not None
         if serves:
-            engine.registry.resolve(model, version)
+            serves = engine.registry.resolve(model, version).resident
         return JSONResponse({"name": model, "ready": serves}, 200 if serves else 503)

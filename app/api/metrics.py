@@ -21,6 +21,9 @@ COUNTERS: Mapping[str, tuple[str, Value]] = {
     "worker_requests_served": ("Requests and pieces that were executed", lambda s: s.requests),
     "worker_rows_served": ("Rows that were executed, without padding", lambda s: s.rows),
     "worker_padded_rows": ("Rows that filled up batches", lambda s: s.padded_rows),
+    "worker_weight_loads": ("Times the weights were brought to the device", lambda s: s.weight_loads),
+    "worker_weight_evicts": ("Times the weights left the device", lambda s: s.weight_evicts),
+    "worker_weight_load_seconds": ("Time that bringing the weights took", lambda s: s.weight_load_seconds),
     "worker_fallbacks": ("Requests handed to the fallback model", lambda s: s.diverted),
 }
 
@@ -30,6 +33,10 @@ GAUGES: Mapping[str, tuple[str, Value]] = {
     "worker_share_target": ("Share of device time by weight", lambda s: s.share_target),
     "worker_share_actual": ("Share of recent device time", lambda s: s.share_actual),
     "worker_model_resident": ("1 when the weights are on the device", lambda s: float(s.resident)),
+    "worker_model_pinned": (
+        "1 when the weights never leave the device",
+        lambda s: float(s.residency_floor == "device"),
+    ),
     "worker_model_weight_bytes": ("Bytes of weights", lambda s: s.weight_bytes),
     "worker_inflight_requests": ("Requests accepted and not yet ended", lambda s: s.in_flight),
 }
@@ -71,6 +78,9 @@ class StatusCollector(Collector):
             gauge = GaugeMetricFamily(name, text, labels=["gpu", "worker"])
             gauge.add_metric(place, read(node))
             yield gauge
+        compactions = CounterMetricFamily("worker_compactions", "Compactions of the device", labels=["gpu", "worker"])
+        compactions.add_metric(place, node.compactions)
+        yield compactions
         for name, (text, value) in COUNTERS.items():
             yield _family(CounterMetricFamily(name, text, labels=_LABELS), serving, place, value)
         for name, (text, value) in GAUGES.items():

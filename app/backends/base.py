@@ -1,5 +1,6 @@
 """What a device must offer. How the sessions of one model share their weights is each backend's own affair."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +24,9 @@ class CacheEntry:
 
     `form` says how the weights are kept: `prepacked` (mapped, packed for this CPU), `external` (mapped, unpacked) or
     `plain` (inside each session); `reason` says why it is not `prepacked`, empty otherwise. `batch_probe` is what the
-    rows of one batch were measured to do to one another.
+    rows of one batch were measured to do to one another. `scratch_bytes` is the activation memory of its hungriest
+    (variant, size). `costs` (seconds by variant and size) and `load_seconds` were measured here before; empty and 0
+    where they were not.
     """
 
     path: Path
@@ -31,6 +34,11 @@ class CacheEntry:
     weight_bytes: int
     reason: str = ""
     batch_probe: BatchProbe = field(default_factory=BatchProbe)
+    scratch_bytes: int = 0
+    costs: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    load_seconds: float = 0.0
+    lease: object = field(default=None, compare=False, repr=False)
+    """Keeps the entry from being removed, for as long as somebody has this value."""
 
 
 class LoadedModel(Protocol):
@@ -82,6 +90,21 @@ class Backend(Protocol):
 
     def prepare(self, entry: CacheEntry, spec: ModelSpec) -> Prepared:
         """Build the sessions over one copy of the weights (loader thread)."""
+
+    def remember(self, entry: CacheEntry, costs: Mapping[tuple[str, int], float], load_seconds: float) -> None:
+        """Keep what was measured, for the next start on this machine (loader thread)."""
+
+    def keep_warm(self, entry: CacheEntry) -> None:
+        """Ask the system to have the entry's weights in host memory; returns at once."""
+
+    def let_go(self, entry: CacheEntry) -> None:
+        """Let the system forget the entry's weights, which nothing here uses; returns at once."""
+
+    def shrink(self) -> None:
+        """Give the device memory back that executions took and do not need between them (dispatcher thread)."""
+
+    def arena_bytes(self) -> int:
+        """Device memory for weights and activations together; 0 for no bound, so that everything stays resident."""
 
     def memory(self) -> DeviceMemory:
         """What is in use and what the limit is; any thread."""

@@ -1,4 +1,7 @@
-"""The compile cache: content-addressed directories, written aside, renamed into place, checked when opened."""
+"""The compile cache: content-addressed directories, written aside, renamed into place, checked when opened.
+
+What was measured of an entry later lies beside it: an entry is never written again.
+"""
 
 import hashlib
 import json
@@ -13,9 +16,10 @@ from typing import Any
 
 from app.backends.base import CacheEntry
 from app.backends.entry import StoredEntry
+from app.backends.pruning import Lease, lease, prune
 
 #: Part of every key: raise it when the content of entries changes.
-FORMAT = 2
+FORMAT = 3
 
 _MANIFEST = "entry.json"
 
@@ -50,16 +54,23 @@ def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 class CompileCache:
     """Entries below `root`, shared by every process that is given the same directory. No locks: renames decide."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, most_bytes: int = 0) -> None:
+        """With `most_bytes` above 0, entries that no process uses are removed beyond that, the longest unused first."""
         self._entries = root / "entries"
         self._notes = root / "external-data"
+        self._measured = root / "measured"
         self._scratch = root / "scratch"
+        self._most_bytes = most_bytes
 
     def open(self, key: str) -> CacheEntry | None:
         """The entry, if it is there and whole; a truncated or foreign one counts as absent."""
         path = self._entries / key
+        try:
+            held = lease(path / _MANIFEST)
+        except OSError:
+            return None
         stored = _read(path, key)
-        return None if stored is None else _cache_entry(path, stored)
+        return None if stored is None or held is None else _cache_entry(path, stored, held)
 
     @contextmanager
     def workspace(self) -> Iterator[Path]:
@@ -82,13 +93,16 @@ class CompileCache:
         self._entries.mkdir(parents=True, exist_ok=True)
         target = self._entries / key
         while not _rename(workspace, target):
-            if (present := _read(target, key)) is not None:
-                return _cache_entry(target, present)
+            if (present := self.open(key)) is not None:
+                return present
             # Broken: out of the way with it. Whoever has its files mapped keeps them.
             _rename(target, self._scratch / f"{workspace.name}.broken")
             shutil.rmtree(self._scratch / f"{workspace.name}.broken", ignore_errors=True)
         _sync(self._entries)
-        return _cache_entry(target, stored)
+        opened = self.open(key) or _cache_entry(target, stored, None)
+        if self._most_bytes:
+            prune(self._entries, _MANIFEST, self._scratch, self._most_bytes)
+        return opened
 
     def external_files(self, model_digest: str) -> tuple[str, ...] | None:
         """The external data files that a model file names, if that was noted; finding out means parsing the file."""
@@ -104,6 +118,29 @@ class CompileCache:
             (workspace / "note").write_text(json.dumps(names))
             (workspace / "note").replace(self._notes / f"{model_digest}.json")
 
+    def measured(self, key: str, profile: str) -> tuple[dict[tuple[str, int], float], float]:
+        """(Seconds by variant and size, seconds of a load) that were measured under a profile; nothing if none were."""
+        try:
+            found = json.loads((self._measured / f"{key}.json").read_text())[profile]
+            return {(variant, size): seconds for variant, size, seconds in found["costs"]}, found["load_seconds"]
+        except (OSError, ValueError, TypeError, KeyError):
+            return {}, 0.0
+
+    def note_measured(
+        self, key: str, profile: str, costs: Mapping[tuple[str, int], float], load_seconds: float
+    ) -> None:
+        """Remember what `measured` returns. Of two processes that do so at once one is forgotten."""
+        note = self._measured / f"{key}.json"
+        note.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            known = json.loads(note.read_text())
+        except (OSError, ValueError):
+            known = {}
+        known[profile] = {"costs": [[*shape, cost] for shape, cost in costs.items()], "load_seconds": load_seconds}
+        with self.workspace() as workspace:
+            (workspace / "note").write_text(json.dumps(known))
+            (workspace / "note").replace(note)
+
     def _sweep(self, now: float) -> None:
         """Remove what processes that died while writing left behind."""
         for path in self._scratch.iterdir():
@@ -114,8 +151,10 @@ class CompileCache:
                 continue
 
 
-def _cache_entry(path: Path, stored: StoredEntry) -> CacheEntry:
-    return CacheEntry(path, stored.form, stored.weight_bytes, stored.reason, stored.batch_probe)
+def _cache_entry(path: Path, stored: StoredEntry, held: Lease | None) -> CacheEntry:
+    return CacheEntry(
+        path, stored.form, stored.weight_bytes, stored.reason, stored.batch_probe, stored.scratch_bytes, lease=held
+    )
 
 
 def read_entry(path: Path) -> StoredEntry | None:

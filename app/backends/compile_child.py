@@ -26,6 +26,7 @@ from app.backends.job import sample_from_npz, spec_from_json
 from app.backends.optimise import write_form
 from app.backends.proof import NotProvedError, Reference, prove
 from app.backends.providers import PROVIDERS
+from app.backends.scratch import activation_bytes
 from app.backends.sessions import SessionConfig, create_session, session_options
 from app.domain.errors import BundleError
 
@@ -52,7 +53,8 @@ def compile_form(job: Mapping[str, Any]) -> Answer:
     if stored.optimised:  # otherwise it is the reference
         stored = replace(stored, quick=prove(target, stored, spec, reference, config))
     probe = measure(target, stored, spec, sample, config, quantised=quantises_dynamically(model))
-    return {"entry": replace(stored, batch_probe=probe).to_json()}
+    scratch = activation_bytes(target, stored, spec, sample, config)
+    return {"entry": replace(stored, batch_probe=probe, scratch_bytes=scratch).to_json()}
 
 
 def list_external_files(job: Mapping[str, Any]) -> Answer:

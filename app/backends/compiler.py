@@ -4,6 +4,7 @@ import hashlib
 import logging
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ class Compiler:
         config: SessionConfig,
         child_module: str = CHILD_MODULE,
         answer_seconds: float = ANSWER_SECONDS,
+        cache_bytes: int = 0,
     ) -> None:
-        self._cache = CompileCache(cache_dir)
+        self._cache = CompileCache(cache_dir, cache_bytes)
         self._config = config
         self._child = CompileChild(child_module, answer_seconds)
 
@@ -64,6 +66,15 @@ class Compiler:
                 _log.warning("%s: %s", model_file, trouble)
             attempt += 1
 
+    def remember(self, entry: CacheEntry, costs: Mapping[tuple[str, int], float], load_seconds: float) -> None:
+        """Keep what was measured of an entry, as this many threads run it; a full disk is no reason to complain."""
+        with suppress(OSError):
+            self._cache.note_measured(entry.path.name, self._profile, costs, load_seconds)
+
+    @property
+    def _profile(self) -> str:
+        return f"{self._config.provider.name}, {self._config.threads} threads"
+
     def try_device(self) -> str:
         """Empty when the configured device runs a model, else what is wrong."""
         try:
@@ -79,7 +90,9 @@ class Compiler:
     def _compile(self, model_file: Path, spec: ModelSpec, npz: bytes) -> CacheEntry:
         source = self._look_at(model_file)
         key = self._key(source, spec, npz)
-        return self._cache.open(key) or self._build(key, source, spec, npz)
+        entry = self._cache.open(key) or self._build(key, source, spec, npz)
+        costs, load_seconds = self._cache.measured(key, self._profile)
+        return replace(entry, costs=costs, load_seconds=load_seconds)
 
     def _look_at(self, model_file: Path) -> "_Source":
         digest = digest_file(model_file)

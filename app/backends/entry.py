@@ -35,7 +35,7 @@ class StoredEntry:
 
     `optimised` is False where the graph is the bundle's own and each session has to optimise it. `quick` are the
     (variant, size) whose runs are over before a second thread is awake. `batch_probe` is what rows of one batch were
-    measured to do to one another.
+    measured to do to one another; `scratch_bytes` the activation memory of the hungriest variant.
     """
 
     form: str
@@ -45,6 +45,7 @@ class StoredEntry:
     reason: str = ""
     quick: tuple[tuple[str, int], ...] = ()
     batch_probe: BatchProbe = field(default_factory=BatchProbe)
+    scratch_bytes: int = 0
 
     @property
     def shared(self) -> bool:
@@ -62,6 +63,7 @@ class StoredEntry:
             "reason": self.reason,
             "quick": [list(key) for key in self.quick],
             "batch_probe": asdict(self.batch_probe),
+            "scratch_bytes": self.scratch_bytes,
         }
 
     @classmethod
@@ -75,6 +77,7 @@ class StoredEntry:
             reason=data["reason"],
             quick=tuple((variant, size) for variant, size in data["quick"]),
             batch_probe=_probe_from_json(data["batch_probe"]),
+            scratch_bytes=data["scratch_bytes"],
         )
 
 

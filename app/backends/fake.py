@@ -37,7 +37,8 @@ class FakeBackend:
     in each step; a test blocks in one to hold the step, or raises to fail it. `failures` are raised by the next runs in
     turn (None lets one succeed). `cost(variant, size)` says how many seconds a run takes and `spend(seconds)` makes
     them pass, on whatever clock. `weights` gives weight bytes by model name, `probes` what compiling measures of the
-    rows of a batch, by model name too; by default nothing.
+    rows of a batch, by model name too; by default nothing. `costs` and `scratch` are what an entry says of costs and
+    activation memory, `remembered` and `warm` what the backend was asked to keep.
     """
 
     def __init__(
@@ -65,6 +66,11 @@ class FakeBackend:
         self.failures: deque[Exception | None] = deque()
         self.calls: list[Call] = []
         self.compiled: list[str] = []
+        self.costs: dict[str, dict[tuple[str, int], float]] = {}
+        self.remembered: dict[str, dict[tuple[str, int], float]] = {}
+        self.scratch: dict[str, int] = {}
+        self.warm: set[str] = set()
+        self.shrinks = 0
         self.loaded: list[FakeModel] = []
         self.closed = False
 
@@ -80,13 +86,41 @@ class FakeBackend:
             self.on_compile(model_file, spec)
         self.compiled.append(spec.name)
         weight_bytes, probe = self.weights.get(spec.name, 1000), self.probes.get(spec.name, BatchProbe())
-        return CacheEntry(model_file.parent, "plain", weight_bytes, "a fake shares nothing", probe)
+        return CacheEntry(
+            model_file.parent,
+            "plain",
+            weight_bytes,
+            "a fake shares nothing",
+            probe,
+            self.scratch.get(spec.name, 0),
+            self.costs.get(spec.name, {}),
+        )
 
     def prepare(self, entry: CacheEntry, spec: ModelSpec) -> "FakePrepared":
         """A model that is ready to be taken over."""
         if self.on_prepare is not None:
             self.on_prepare(entry, spec)
         return FakePrepared(FakeModel(self, spec, entry.weight_bytes))
+
+    def remember(self, entry: CacheEntry, costs: Mapping[tuple[str, int], float], load_seconds: float) -> None:
+        """Keep what was measured, by the name of the bundle's directory."""
+        self.remembered[entry.path.name] = dict(costs)
+
+    def keep_warm(self, entry: CacheEntry) -> None:
+        """Remember that it was asked."""
+        self.warm.add(entry.path.name)
+
+    def let_go(self, entry: CacheEntry) -> None:
+        """Remember that it was asked."""
+        self.warm.discard(entry.path.name)
+
+    def shrink(self) -> None:
+        """Remember that it was asked."""
+        self.shrinks += 1
+
+    def arena_bytes(self) -> int:
+        """The limit that was given."""
+        return self.limit
 
     def memory(self) -> DeviceMemory:
         """The weights of the loaded models, and the limit that was given."""

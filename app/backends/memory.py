@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from app.backends.base import DeviceMemory
@@ -31,6 +32,17 @@ def trim_heap() -> None:
     """
     if hasattr(_LIBC, "malloc_trim"):
         _LIBC.malloc_trim(0)
+
+
+def advise(directory: Path, advice: int) -> None:
+    """Tell the system what becomes of the files in a directory, in its page cache; harmless where it cannot listen."""
+    for file in directory.iterdir():
+        with suppress(OSError):
+            descriptor = os.open(file, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, advice)
+            finally:
+                os.close(descriptor)
 
 
 class CudaDriver:

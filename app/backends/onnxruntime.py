@@ -1,18 +1,20 @@
 """The ONNX Runtime backend: one session per (variant, compiled size), all over one copy of the weights."""
 
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
 
+from app.backends.arena import shrink_arena
 from app.backends.base import Backend, CacheEntry, DeviceMemory
 from app.backends.cache import read_entry
 from app.backends.compiler import Compiler
 from app.backends.entry import PLAIN
 from app.backends.execution import Runner, runner_for
-from app.backends.memory import CudaDriver, private_bytes, trim_heap
+from app.backends.memory import CudaDriver, advise, private_bytes, trim_heap
 from app.backends.providers import PROVIDERS, truth
 from app.backends.sessions import QUIET, SessionConfig, open_entry, session_key, translate
 from app.backends.threads import usable_cores
@@ -50,7 +52,7 @@ class OnnxRuntimeBackend:
     def __init__(self, config: SessionConfig, runtime: RuntimeConfig, cache_dir: Path) -> None:
         self._config = config
         self._runtime = runtime
-        self._compiler = Compiler(cache_dir, config)
+        self._compiler = Compiler(cache_dir, config, cache_bytes=runtime.compile_cache_bytes)
         self._loaded: set[SessionModel] = set()  # changed on the dispatcher thread only
 
     @property
@@ -90,6 +92,28 @@ class OnnxRuntimeBackend:
             raise _loading_error(spec, error) from error
         trim_heap()
         return PreparedModel(SessionModel(sessions, spec, entry, self._loaded), self._loaded)
+
+    def remember(self, entry: CacheEntry, costs: Mapping[tuple[str, int], float], load_seconds: float) -> None:
+        """Keep what was measured for the next start (loader thread)."""
+        self._compiler.remember(entry, costs, load_seconds)
+
+    def keep_warm(self, entry: CacheEntry) -> None:
+        """Ask the system to read the entry's files into its page cache."""
+        advise(entry.path, os.POSIX_FADV_WILLNEED)
+
+    def let_go(self, entry: CacheEntry) -> None:
+        """Let the system drop the entry's files from its page cache; what another process has mapped stays."""
+        advise(entry.path, os.POSIX_FADV_DONTNEED)
+
+    def shrink(self) -> None:
+        """Give back what executions left in the arena (dispatcher thread)."""
+        shrink_arena()
+
+    def arena_bytes(self) -> int:
+        """On CUDA the part of the device that may be used; on CPU what was configured, 0 for no bound."""
+        if self.name == "cuda":
+            return int(CudaDriver(self._config.ordinal).memory().limit * self._runtime.mem_fraction)
+        return self._runtime.device_memory_bytes
 
     def memory(self) -> DeviceMemory:
         """On CPU, memory that no file backs plus the weights of the loaded models; on CUDA, the whole device."""

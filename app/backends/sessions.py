@@ -9,6 +9,7 @@ from typing import Any
 
 import onnxruntime as ort
 
+from app.backends.arena import share_arena
 from app.backends.entry import MODEL_FILE, StoredEntry
 from app.backends.providers import Provider, truth
 from app.domain.errors import BundleError, ExecutionFailed, OutOfMemory, ServingError
@@ -72,7 +73,7 @@ def open_entry(
 
     Raises `BundleError` naming tensor and extents when the dims did not take, and whatever ONNX Runtime raises.
     """
-    _share_arena()
+    share_arena()
     options = session_options(config)
     if (variant, size) in entry.quick:
         options.intra_op_num_threads = 1
@@ -121,18 +122,6 @@ def translate(error: Exception) -> ServingError:
     if _TERMINATED in message:
         return ExecutionFailed("the execution was ended before it was done", reason="terminated")
     return ExecutionFailed(message)
-
-
-@cache
-def _share_arena() -> None:
-    """One arena for the activations of all sessions: one execution runs at a time, so it is their maximum, not a sum.
-
-    The arena belongs to ONNX Runtime's environment, of which a process has one.
-    """
-    ort.create_and_register_allocator(
-        ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT),
-        ort.OrtArenaCfg({}),
-    )
 
 
 @cache

@@ -87,6 +87,9 @@ class RuntimeConfig(_Frozen):
     """Part of that memory that weights may fill."""
     weight_cache_wiggle_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Part of that memory that stays free of weights."""
+    compile_cache_bytes: Annotated[int, Field(ge=0)] = 20 * 2**30
+    """Size of the compile cache beyond which entries that no process uses are removed, the longest unused first; 0 for
+    no bound."""
     allow_cpu_fallback: bool = False
     """Serve on the CPU when `cuda` was asked for and is not there."""
     intra_op_threads: Annotated[int, Field(ge=1)] | None = None

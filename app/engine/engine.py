@@ -2,13 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from math import inf
 from typing import ParamSpec, TypeVar, cast
 
-from app.domain.config import ModelPolicy, SchedulerConfig
-from app.domain.errors import DeadlineInfeasible, InvalidRequest, QueueFull, ServingError, ShuttingDown
+from app.domain.config import ModelPolicy, Residency, SchedulerConfig
+from app.domain.errors import (
+    DeadlineInfeasible,
+    InvalidRequest,
+    ModelUnavailable,
+    QueueFull,
+    ServingError,
+    ShuttingDown,
+)
 from app.domain.tensors import Tensors
 from app.engine.expiry import Watch
 from app.engine.hook_calls import postprocess, preprocess
@@ -23,6 +30,8 @@ from app.runtime.fallbacks import can_stand_in, fallback_of
 from app.runtime.hook_pool import HookPool
 from app.runtime.pending import DispatchFacts, Part, PendingRequest
 from app.runtime.registry import Generation, ModelRegistry
+from app.runtime.residency import Compaction
+from app.runtime.tuning import Tuning
 from app.runtime.watcher import RepositoryWatcher
 from app.scheduling.coalescing import split_rows
 
@@ -45,6 +54,7 @@ class Engine:
         self,
         dispatcher: Dispatcher,
         control: Control,
+        tuning: Tuning,
         registry: ModelRegistry,
         watcher: RepositoryWatcher,
         hooks: HookPool,
@@ -57,6 +67,7 @@ class Engine:
         self.watchdog = Watchdog(dispatcher, config.dispatch_timeout_seconds)
         self._dispatcher = dispatcher
         self._control = control
+        self._tuning = tuning
         self._watcher = watcher
         self._hooks = hooks
         self._tokens = count(1)
@@ -71,7 +82,10 @@ class Engine:
         """The generation that serves a name now. Raises `ShuttingDown`, `ModelNotFound` or `ModelUnavailable`."""
         if self._refusing:
             raise ShuttingDown("the server is shutting down")
-        return self.registry.resolve(name, version)
+        generation = self.registry.resolve(name, version)
+        if not generation.resident:
+            raise ModelUnavailable(f"the weights of model {name!r} are not on the device", reason="not_resident")
+        return generation
 
     def begin(self, generation: Generation, deadline: float, received_at: float) -> Generation:
         """A request begins on a generation that was just resolved; pair it with `end`.
@@ -207,16 +221,20 @@ class Engine:
 
     # the control plane
 
-    def policy(self, name: str) -> ModelPolicy:
-        """The policy of a model as it is now. Raises `ModelNotFound` or `ModelUnavailable`."""
-        return self.registry.resolve(name).policy
-
     async def set_policy(self, name: str, change: Callable[[ModelPolicy], ModelPolicy]) -> ModelPolicy:
         """Change a model's policy before the next dispatch; the new one. Raises `ModelNotFound`, or what `change` does.
 
         `change` makes the new policy of the one in force; it runs on the dispatcher thread.
         """
-        return await asyncio.wrap_future(self._control.set_policy(name, change))
+        return await asyncio.wrap_future(self._tuning.set_policy(name, change))
+
+    async def set_residency(self, name: str, residency: Residency) -> None:
+        """Move a model's weights now. Raises `Unsupported` where the server moves them, `ModelNotFound`, or why not."""
+        await asyncio.wrap_future(self._tuning.set_residency(name, residency))
+
+    async def compact(self, reload: Sequence[str]) -> Compaction:
+        """Free unpinned weights and load the listed models again. Raises `ModelNotFound`, or why a load failed."""
+        return await asyncio.wrap_future(self._tuning.compact(reload))
 
     async def load_model(self, name: str) -> None:
         """Load or reload a model from its directory. Raises `ModelNotFound` or `BundleError`."""
@@ -266,7 +284,8 @@ def _account_for(parts: list[Part], enqueued_at: float, timings: Timings) -> Dis
     facts = parts[-1].facts
     timings.queue = facts.started_at - enqueued_at
     if len(parts) == 1:
-        timings.load, timings.compute = facts.load_seconds, facts.compute_seconds
+        timings.load, timings.compute = min(facts.load_seconds, timings.queue), facts.compute_seconds
+        timings.queue -= timings.load
     else:
         dispatches = {id(part.facts): part.facts for part in parts}.values()
         timings.load = sum(each.load_seconds for each in dispatches)

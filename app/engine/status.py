@@ -1,7 +1,7 @@
 """What a gateway and an operator read: the node and every model, in one frozen snapshot."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from app.runtime.dispatcher import Dispatcher
 from app.runtime.hook_pool import HookPool
 from app.runtime.registry import Generation, ModelEntry, ModelRegistry
 from app.runtime.watcher import RepositoryWatcher
-from app.runtime.weights import ResidentModel, WeightCache
+from app.runtime.weights import ModelResidency, WeightCache
 from app.scheduling.stats import ModelStats, SchedulerStats, quantile
 
 
@@ -58,8 +58,12 @@ class Serving:
     batching_reason: str
     batch_axis: BatchAxis | None
     resident: bool
+    residency_floor: str
     provider: str
     weight_bytes: int
+    weight_loads: int
+    weight_evicts: int
+    weight_load_seconds: float
     accepted: int
     diverted: int
     ok: int
@@ -96,6 +100,12 @@ class NodeStatus:
     device_memory_in_use_bytes: int
     device_memory_limit_bytes: int
     resident_weight_bytes: int
+    pinned_weight_bytes: int
+    scratch_bytes: int
+    weight_pool_bytes: int
+    weight_on_demand_bytes: int
+    weight_hit_rate: float | None
+    compactions: int
     problems: Mapping[str, str]
     models: tuple[ModelStatus, ...]
 
@@ -127,7 +137,8 @@ class StatusReader:
         """The snapshot now."""
         entries, stats = self._consistent()
         memory = self._backend.memory()
-        resident = {model.model_id: model for model in self._weights.snapshot()}
+        weights = self._weights.snapshot()
+        residency = {model.model_id: model for model in weights.models}
         return NodeStatus(
             backend=self._backend.name,
             device=self._device,
@@ -140,9 +151,15 @@ class StatusReader:
             share_wait_seconds_max=stats.share_wait_seconds_max,
             device_memory_in_use_bytes=memory.in_use,
             device_memory_limit_bytes=memory.limit,
-            resident_weight_bytes=sum(model.weight_bytes for model in resident.values()),
+            resident_weight_bytes=weights.resident_bytes,
+            pinned_weight_bytes=weights.pinned_bytes,
+            scratch_bytes=weights.scratch_bytes,
+            weight_pool_bytes=weights.budget.pool,
+            weight_on_demand_bytes=weights.budget.on_demand,
+            weight_hit_rate=_hit_rate(weights.models, stats) if weights.arena else None,
+            compactions=weights.compactions,
             problems={_readable(path): fault for path, fault in self._watcher.problems.items()},
-            models=tuple(_model(entry, stats.models, resident) for _, entry in sorted(entries.items())),
+            models=tuple(_model(entry, stats.models, residency) for _, entry in sorted(entries.items())),
         )
 
     def _consistent(self) -> tuple[Mapping[str, ModelEntry], SchedulerStats]:
@@ -159,12 +176,20 @@ def _readable(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _model(entry: ModelEntry, stats: Mapping[str, ModelStats], resident: Mapping[str, ResidentModel]) -> ModelStatus:
+def _hit_rate(models: Iterable[ModelResidency], stats: SchedulerStats) -> float | None:
+    """Part of the dispatches that found the weights on the device; None before the first."""
+    dispatches = sum([each.dispatches for each in stats.models.values()])
+    loads = sum([max(each.loads - 1, 0) for each in models])
+    return max(1 - loads / dispatches, 0.0) if dispatches else None
+
+
+def _model(entry: ModelEntry, stats: Mapping[str, ModelStats], residency: Mapping[str, ModelResidency]) -> ModelStatus:
     generation = entry.generation
     counted = stats.get(generation.model_id) if generation is not None else None
     serving = None
-    if generation is not None and counted is not None:
-        serving = _serving(generation, counted, resident.get(generation.model_id))
+    held = residency.get(generation.model_id) if generation is not None else None
+    if generation is not None and counted is not None and held is not None:
+        serving = _serving(generation, counted, held)
     return ModelStatus(entry.name, str(entry.state), entry.reason, serving)
 
 
@@ -174,7 +199,7 @@ _AS_COUNTED = tuple(
 )
 
 
-def _serving(generation: Generation, stats: ModelStats, resident: ResidentModel | None) -> Serving:
+def _serving(generation: Generation, stats: ModelStats, held: ModelResidency) -> Serving:
     spec, account = generation.bundle.spec, generation.account
     safety = spec.batch_safety
     costs: dict[str, dict[int, float]] = {}
@@ -197,9 +222,13 @@ def _serving(generation: Generation, stats: ModelStats, resident: ResidentModel 
             (BatchAxis(each.name, each.batch_axis + 1) for each in spec.client_inputs if each.batch_axis is not None),
             None,
         ),
-        resident=resident is not None,
-        provider=resident.provider if resident is not None else "",
-        weight_bytes=resident.weight_bytes if resident is not None else 0,
+        resident=held.resident,
+        residency_floor=str(held.floor),
+        provider=held.provider,
+        weight_bytes=held.weight_bytes,
+        weight_loads=held.loads,
+        weight_evicts=held.evicts,
+        weight_load_seconds=held.load_seconds,
         accepted=account.accepted,
         diverted=account.diverted,
         ok=account.ok,

@@ -1,4 +1,4 @@
-"""Admin changes: each is carried out on the dispatcher thread, before the next selection."""
+"""Which models are served: loads, unloads and renames, each carried out on the dispatcher thread."""
 
 import concurrent.futures
 import logging
@@ -8,25 +8,18 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from app.domain.config import ModelPolicy
-from app.domain.errors import (
-    BundleError,
-    InvalidRequest,
-    ModelNotFound,
-    ModelUnavailable,
-    ServingError,
-    ShuttingDown,
-    Unsupported,
-)
+from app.domain.config import ModelPolicy, Residency
+from app.domain.errors import ModelNotFound, ModelUnavailable, ServingError, ShuttingDown
 from app.repository.hooks import Hooks
 from app.runtime import warmup
 from app.runtime.accounts import Account
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.executor import Executor
 from app.runtime.fallbacks import check_fallbacks
-from app.runtime.loader import Loader, PreparedBundle
+from app.runtime.loader import CompiledBundle, Loader
 from app.runtime.pending import fail
 from app.runtime.registry import Generation, ModelEntry, ModelRegistry, ModelState
+from app.runtime.residency import ResidencyKeeper
 from app.runtime.weights import WeightCache
 
 T = TypeVar("T")
@@ -35,10 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 class Control:
-    """Loads, unloads and re-tunes models. Every method may be called from any thread and returns a future.
+    """Loads, unloads and renames models. Every method may be called from any thread and returns a future.
 
-    `policy_of` gives the configured policy of a name; `on_retired` is told (dispatcher thread) of a generation that
-    no new request will find, so that its requests in flight can finish before `free` takes it off the device.
+    `policy_of` gives the configured policy of a name; with `stay_resident` the weights of a loaded model are on the
+    device until an operator takes them off, and a load that does not fit fails; `on_retired` is told (dispatcher
+    thread) of a generation that no new request will find, so that its requests in flight can finish before `free`
+    takes it off the device.
     """
 
     def __init__(
@@ -46,14 +41,19 @@ class Control:
         dispatcher: Dispatcher,
         executor: Executor,
         weights: WeightCache,
+        keeper: ResidencyKeeper,
         registry: ModelRegistry,
         loader: Loader,
         policy_of: Callable[[str], ModelPolicy],
         clock: Callable[[], float],
+        *,
+        stay_resident: bool = False,
     ) -> None:
         self._dispatcher = dispatcher
         self._executor = executor
         self._weights = weights
+        self._keeper = keeper
+        self._stay_resident = stay_resident
         self._registry = registry
         self._loader = loader
         self._policy_of = policy_of
@@ -61,32 +61,6 @@ class Control:
         self._generations = count(1)
         self._wanted: dict[str, int] = {}  # dispatcher thread: which change of a name is the latest
         self.on_retired: Callable[[Generation], None] = self.free
-
-    def set_policy(
-        self, name: str, change: Callable[[ModelPolicy], ModelPolicy]
-    ) -> concurrent.futures.Future[ModelPolicy]:
-        """Change the policy of a model; the future holds the new one, or raises `ModelNotFound` or what `change` does.
-
-        `change` gets the policy in force, on the dispatcher thread: of two changes at once none is lost.
-        """
-
-        def apply() -> ModelPolicy:
-            old = self._registry.resolve(name)
-            generation = replace(old, policy=change(old.policy))
-            if generation.policy.residency is not None:
-                raise Unsupported("residency has no effect yet: leave it out")
-            try:
-                check_fallbacks(name, generation, self._registry.entries)
-            except BundleError as error:
-                raise InvalidRequest(error.message) from None
-            with self._dispatcher.locked() as scheduler:
-                scheduler.set_policy(generation.model_id, generation.policy)
-            self._executor.add_model(generation.model_id, generation.bundle.spec, generation.policy.padding)
-            self._registry.put(replace(self._registry.entries[name], generation=generation))
-            logger.info("policy of model %s: %s -> %s", name, old.policy, generation.policy)
-            return generation.policy
-
-        return self._dispatcher.call(apply)
 
     def load_model(self, name: str, path: Path) -> concurrent.futures.Future[None]:
         """Load the bundle at `path` under `name`, beside a generation that serves now, then swap.
@@ -161,11 +135,10 @@ class Control:
     def _load(self, name: str, path: Path, change: int) -> None:
         model_id, hooks = f"{name}@{change}", Hooks()
         try:
-            loaded = self._loader.prepare(path, self._policy_for(name).padding)
+            policy = self._policy_for(name)
+            loaded = self._loader.compile(path, policy.padding)
             hooks = loaded.bundle.hooks
-            model = self._on_dispatcher(lambda: self._weights.put(model_id, loaded.prepared))
-            bundle = loaded.bundle
-            costs = warmup.warm_up(model, bundle.spec, bundle.sample, self._between_dispatches, self._clock)
+            costs = self._bring(model_id, loaded, policy.residency)
             self._on_dispatcher(lambda: self._commit(name, model_id, change, loaded, costs))
         except Exception as error:
             hooks.close()
@@ -174,6 +147,30 @@ class Control:
                 logger.error("model %s: load failed: %s", name, reason, exc_info=not isinstance(error, ServingError))
             self._on_dispatcher(lambda: self._abandon(name, model_id, change, reason))
             raise
+
+    def _bring(self, model_id: str, loaded: CompiledBundle, floor: Residency | None) -> warmup.Costs:
+        """Bring a model to the device as far as it has to be there now; what its executions cost.
+
+        One that was measured before, on this machine, and whose weights may come and go, waits for its first request.
+        """
+        entry, spec, sample = loaded.entry, loaded.bundle.spec, loaded.bundle.sample
+        self._on_dispatcher(lambda: self._weights.add(model_id, entry, spec, floor))
+        known = entry.costs if entry.costs.keys() >= set(warmup.shapes(spec)) else None
+        if known is not None and self._weights.comes_and_goes and not self._must_stay(floor):
+            return known
+        self._on_dispatcher(lambda: self._keeper.make_room(model_id, forced=not self._stay_resident))
+        begun = self._clock()
+        prepared = self._loader.build(loaded)
+        seconds = self._clock() - begun
+        self._on_dispatcher(lambda: self._keeper.load_now(model_id, prepared, seconds))
+        if known is None:
+            model = self._on_dispatcher(lambda: self._weights.acquire(model_id, self._clock()))
+            known = warmup.warm_up(model, spec, sample, self._between_dispatches, self._clock)
+            self._loader.remember(loaded, known, seconds)
+        return known
+
+    def _must_stay(self, floor: Residency | None) -> bool:
+        return self._stay_resident or floor is Residency.DEVICE
 
     def _on_dispatcher(self, command: Callable[[], T]) -> T:
         return self._dispatcher.call(command).result()
@@ -192,7 +189,7 @@ class Control:
         reason = reason.encode(errors="replace").decode()  # it goes into JSON, and may quote a file name
         self._registry.put(ModelEntry(name, shown, reason, generation))
 
-    def _commit(self, name: str, model_id: str, change: int, loaded: PreparedBundle, costs: warmup.Costs) -> None:
+    def _commit(self, name: str, model_id: str, change: int, loaded: CompiledBundle, costs: warmup.Costs) -> None:
         if self._wanted.get(name) != change:
             raise ModelUnavailable(f"the load of model {name!r} was overtaken by a later change")
         spec = loaded.bundle.spec
@@ -205,6 +202,7 @@ class Control:
         # Registry and scheduler change together, so that whoever reads the one and then the other can tell.
         with self._dispatcher.locked() as scheduler:
             scheduler.add_model(model_id, spec, policy)
+            self._keeper.enter(model_id, scheduler)
             for (variant, size), seconds in costs.items():
                 scheduler.seed_cost(model_id, variant, size, seconds, now)
             if old is not None:

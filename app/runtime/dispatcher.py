@@ -4,7 +4,7 @@ import concurrent.futures
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Protocol, TypeVar
@@ -21,6 +21,11 @@ logger = logging.getLogger(__name__)
 
 #: `step` returns this instant when there may be more to do at once.
 NOW = -inf
+
+
+#: Starts what weight loads are needed: (models wanted, models with queued work, the one about to run, now) → when to
+#: look again.
+Tend = Callable[[Sequence[str], Collection[str], str | None, float], float]
 
 
 class Executes(Protocol):
@@ -46,6 +51,7 @@ class Dispatcher:
         self._sleeping = False  # under _cond
         self._woken = False  # under _cond: something came since the last decision
         self._stopped = False  # under _cond
+        self.tend: Tend | None = None  # dispatcher thread; set before it starts
         self._free_since = -inf  # dispatcher thread: when the last execution ended
         self._running: tuple[PendingRequest, ...] = ()  # under _cond, as are the next two
         self._running_since = 0.0
@@ -188,6 +194,8 @@ class Dispatcher:
             commands = tuple(self._commands)
             self._commands.clear()
             decision = None if commands else self._scheduler.next_decision(now)
+            wanted = () if commands or self.tend is None else self._scheduler.wanted()
+            queued = self._scheduler.busy() if wanted else frozenset()
             if decision is not None and decision.dispatch is not None:
                 self._running, self._running_since, self._timed_out = decision.dispatch.requests, now, False
         for command in commands:
@@ -197,8 +205,11 @@ class Dispatcher:
         if decision.expired:
             _refuse_late(decision.expired, now)
         dispatch = decision.dispatch
+        look_at = inf
+        if wanted and self.tend is not None:
+            look_at = self.tend(wanted, queued, None if dispatch is None else dispatch.model_id, now)
         if dispatch is None:
-            return NOW if decision.expired else decision.wake_at
+            return NOW if decision.expired else min(decision.wake_at, look_at)
         self._settle(dispatch, self._executor.execute(dispatch))
         return NOW
 

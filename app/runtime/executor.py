@@ -43,6 +43,8 @@ class Executor:
         self._clock = clock
         self._specs: dict[str, tuple[ModelSpec, Padding]] = {}
         self._running: LoadedModel | None = None
+        self.rebuild: Callable[[str], None] | None = None
+        """Makes room on the device and a model's sessions anew, after a run that found no memory."""
 
     def add_model(self, model_id: str, spec: ModelSpec, padding: Padding | None) -> None:
         """Know the tensors of a model, and its padding where it is not that of `spec` (dispatcher thread)."""
@@ -56,7 +58,14 @@ class Executor:
         """Run one dispatch. Raises nothing that a batch can cause."""
         begun = self._clock()
         try:
-            return self._run(dispatch)
+            try:
+                return self._run(dispatch)
+            except (OutOfMemory, MemoryError):
+                if self.rebuild is None:
+                    raise
+                logger.warning("no memory to run model %s: others leave, and it is tried again", dispatch.model_id)
+                self.rebuild(dispatch.model_id)
+                return self._run(dispatch)
         except ExecutionFailed as failure:
             # What the backend says is for the operator: it may hold names and values that are no caller's business.
             logger.error("execution of model %s failed: %s", dispatch.model_id, failure.message)
@@ -81,9 +90,8 @@ class Executor:
     def _run(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
         requests, clock = dispatch.requests, self._clock
         started = clock()
-        model = self._weights.acquire(dispatch.model_id)
+        model = self._weights.acquire(dispatch.model_id, started)
         spec, padding = self._specs[dispatch.model_id]
-        loaded = clock()
         inputs = batch.assemble(
             [request.inputs for request in requests], spec.inputs, dispatch.rows, dispatch.size, padding
         )
@@ -98,5 +106,6 @@ class Executor:
         shares = batch.scatter(
             outputs, spec.outputs, [request.rows for request in requests], dispatch.size, batched=spec.coalescible
         )
-        facts = DispatchFacts(started, loaded - started, seconds, dispatch.rows, dispatch.size)
+        waited = self._weights.loaded_since(dispatch.model_id, requests[0].enqueued_at)
+        facts = DispatchFacts(started, waited, seconds, dispatch.rows, dispatch.size)
         return Outcome([Part(share, facts) for share in shares], seconds, None, begun, ended)

@@ -1,8 +1,8 @@
-"""Brings a bundle from its directory to `Prepared`, on a thread of its own, never on the dispatcher's time."""
+"""Brings a bundle from its directory to its sessions, on a thread of its own, never on the dispatcher's time."""
 
 import concurrent.futures
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -21,12 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedBundle:
-    """A bundle whose sessions stand, and the compile-cache entry they were made from."""
+class CompiledBundle:
+    """A bundle and its entry in the compile cache."""
 
     bundle: Bundle
     entry: CacheEntry
-    prepared: Prepared
 
 
 class Loader:
@@ -56,20 +55,28 @@ class Loader:
         if self._stopping:
             raise ShuttingDown("the server is shutting down")
 
-    def prepare(self, path: Path, padding: Padding | None = None) -> PreparedBundle:
-        """Read, compile and map a bundle (loader thread). Raises `BundleError`, or `ShuttingDown` when stopped.
+    def compile(self, path: Path, padding: Padding | None = None) -> CompiledBundle:
+        """Read and compile a bundle (loader thread). Raises `BundleError`, or `ShuttingDown` when stopped.
 
         `padding`, where it is given, fills partial batches instead of what the bundle says. The bundle's hooks run, and
         are to be closed when it is no longer needed.
         """
         bundle = load_bundle(path, isolate)
         try:
-            return self._prepare(bundle, padding)
+            return self._compile(bundle, padding)
         except BaseException:
             bundle.hooks.close()
             raise
 
-    def _prepare(self, bundle: Bundle, padding: Padding | None) -> PreparedBundle:
+    def build(self, compiled: CompiledBundle) -> Prepared:
+        """Make the sessions of a compiled bundle (loader thread). Raises `BundleError` or `OutOfMemory`."""
+        return self._backend.prepare(compiled.entry, compiled.bundle.spec)
+
+    def remember(self, compiled: CompiledBundle, costs: Mapping[tuple[str, int], float], load_seconds: float) -> None:
+        """Keep what was measured for the next start."""
+        self._backend.remember(compiled.entry, costs, load_seconds)
+
+    def _compile(self, bundle: Bundle, padding: Padding | None) -> CompiledBundle:
         if bundle.model_file is None:
             raise Unsupported(f"{bundle.path}: meta models are not served by this version")
         try:
@@ -77,8 +84,7 @@ class Loader:
         except BundleError:
             self.check()
             raise
-        bundle = replace(bundle, spec=admit(bundle.spec, entry.batch_probe, padding))
-        return PreparedBundle(bundle, entry, self._backend.prepare(entry, bundle.spec))
+        return CompiledBundle(replace(bundle, spec=admit(bundle.spec, entry.batch_probe, padding)), entry)
 
     def stop(self) -> None:
         """Drop what has not begun, end a compilation under way, and join the thread.

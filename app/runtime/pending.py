@@ -19,6 +19,7 @@ class DispatchFacts:
 
     started_at: float
     load_seconds: float
+    """What the weight load took that its first request waited for; 0 where it waited for none."""
     compute_seconds: float
     rows: int
     size: int
@@ -26,7 +27,7 @@ class DispatchFacts:
     @property
     def ended_at(self) -> float:
         """When the execution had ended, but for the time that its assembly took."""
-        return self.started_at + self.load_seconds + self.compute_seconds
+        return self.started_at + self.compute_seconds
 
 
 class Part(NamedTuple):
@@ -69,6 +70,7 @@ class PendingRequest(QueuedRequest):
         self.committed = committed
         self.queued = False
         self.due = inf
+        self.place = 0
         self.inputs = inputs
         self.future = future
 

@@ -33,7 +33,8 @@ class Generation:
     """One loaded version of a bundle; requests finish on the generation they began with.
 
     A reload mints a new `model_id` and goes on with policy and account; a rename keeps the holders too. A changed
-    policy makes a new value of the same generation.
+    policy makes a new value of the same generation, as does an operator who takes the weights off the device
+    (`resident` False), which no request may do.
     """
 
     model_id: str
@@ -41,6 +42,7 @@ class Generation:
     policy: ModelPolicy = field(default_factory=ModelPolicy)
     account: Account = field(default_factory=Account)
     holders: Holders = field(default_factory=Holders)
+    resident: bool = True
 
 
 @dataclass(frozen=True)

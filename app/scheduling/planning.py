@@ -16,8 +16,8 @@ from app.scheduling.stats import size_class
 
 R = TypeVar("R", bound=QueuedRequest)
 
-#: Every so many dispatches of a model, the least recently measured size is used, so that no estimate freezes.
-EXPLORE_EVERY = 64
+#: The part of a model's compute time that trying other sizes may take.
+EXPLORE_SHARE = 0.1
 
 #: Costs that nobody measured for so long, and for so many times what they say, no longer forbid a dispatch.
 TRIAL_SECONDS = 1.0
@@ -136,30 +136,36 @@ class Planner:
         sizes = queue.spec.sizes(variant)
         if not sizes:
             cost = curve.seconds.get(size_class(front.rows))
-            return Plan(variant, 1, front.rows, front.rows, cost, front.enqueued_at, front.rows, True)
+            return Plan(variant, 1, front.rows, front.rows, cost, front.enqueued_at, front.rows, True, front.place)
         if queue.retrying:
-            rows, _ = queue.leading_rows(0)
+            rows, _, last = queue.leading_rows(0)
             total = sum(rows)
             size = sizes[bisect_left(sizes, total)]
-            return Plan(variant, len(rows), size, total, curve.seconds.get(size), front.enqueued_at, total, True)
+            return Plan(variant, len(rows), size, total, curve.seconds.get(size), front.enqueued_at, total, True, last)
         sizes = self._timely(queue, front, curve)
         cap = merge_cap(queue.spec, queue.policy)
         room = sizes[-1] if cap is None else min(cap, sizes[-1])
-        rows, closed = queue.leading_rows(room)
+        rows, closed, last = queue.leading_rows(room)
+        last = inf if queue.committed else last  # those come first, whatever their place
         total = sum(rows)
         sizing = self._sizing_of(queue)
         chosen = self._explored(queue, curve, sizes, rows[0], min(total, room)) if sizing == "cost" else None
         batch = plan_batch(rows, sizes, cap=cap, sizing=sizing, cost=curve.seconds.get, chosen=chosen)
         cost = curve.seconds.get(batch.size)
-        return Plan(variant, batch.take, batch.size, batch.rows, cost, front.enqueued_at, total, closed)
+        return Plan(variant, batch.take, batch.size, batch.rows, cost, front.enqueued_at, total, closed, last)
 
     def _explored(
         self, queue: ModelQueue[R], curve: CostCurve, sizes: Sequence[int], front: int, available: int
     ) -> int | None:
-        """On every 64th dispatch, the least recently measured size that the rows fill and that holds the front."""
-        if queue.counters.dispatches % EXPLORE_EVERY != EXPLORE_EVERY - 1:
+        """On every 64th dispatch, the least recently measured size that the rows fill and that holds the front.
+
+        A dear one has its turn once the others have worked enough to pay for it.
+        """
+        counters = queue.counters
+        if not counters.explores:
             return None
-        filled = [size for size in sizes if front <= size <= available]
+        allowance = EXPLORE_SHARE * counters.compute_seconds - counters.explored_seconds
+        filled = [size for size in sizes if front <= size <= available and curve.seconds.get(size, 0.0) <= allowance]
         return curve.stalest(filled) if filled else None
 
     def _sizing_of(self, queue: ModelQueue[R]) -> Sizing:

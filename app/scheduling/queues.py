@@ -38,6 +38,8 @@ class Plan(NamedTuple):
     """Rows of the leading run with one merge key, as far as was looked."""
     closed: bool
     """Whether no ordinary request that arrives later could change this plan."""
+    last: float
+    """The largest place that was looked at: one behind it may leave without a change, where the plan is closed."""
 
 
 class ModelQueue(Generic[R]):
@@ -99,6 +101,8 @@ class ModelQueue(Generic[R]):
         """Append, and settle when each is due."""
         for request in requests:
             request.queued = True
+            self.ticket += 1
+            request.place = self.ticket
             if request.deadline < inf:
                 request.due = request.deadline - self.reserved(request.deadline, request.enqueued_at)
                 self._watch(request)
@@ -132,7 +136,9 @@ class ModelQueue(Generic[R]):
         self.depth -= 1
         self.committed -= request.committed
         self.rows -= request.rows
-        self.plan = None
+        plan = self.plan
+        if plan is not None and not (plan.closed and request.place > plan.last):
+            self.plan = None
         self._sweep()
 
     def take(self, count: int) -> tuple[tuple[R, ...], RetryBudget | None]:
@@ -202,29 +208,31 @@ class ModelQueue(Generic[R]):
                     found.append(request)
         return found
 
-    def leading_rows(self, most: int) -> tuple[list[int], bool]:
-        """Row counts of the leading run with the front's merge key, up to a sum of `most`, and whether it is closed.
+    def leading_rows(self, most: int) -> tuple[list[int], bool, float]:
+        """Row counts of the leading run with the front's merge key, up to a sum of `most`; whether it is closed; the
+        place of the last request looked at.
 
         It is closed when no later ordinary arrival could join it: it holds `most` rows, or another key follows.
         """
         if retry := self._next_retry():
-            return [each.rows for each in retry.requests if each.queued], True
+            return [each.rows for each in retry.requests if each.queued], True, inf
         key: MergeKey | None = None
         rows: list[int] = []
-        total = 0
+        total = last = 0
         for part in (self._committed, self._ordinary):
             for request in part:
                 if not request.queued:
                     continue
+                last = request.place
                 if key is None:
                     key = request.merge_key
                 elif request.merge_key is not key and request.merge_key != key:
-                    return rows, True
+                    return rows, True, last
                 rows.append(request.rows)
                 total += request.rows
                 if total >= most:
-                    return rows, True
-        return rows, False
+                    return rows, True, last
+        return rows, False, last
 
     def reserved(self, deadline: float, arrival: float) -> float:
         """Seconds of a deadline kept back for what follows the queue; what is learned takes a quarter at most."""
@@ -246,8 +254,7 @@ class ModelQueue(Generic[R]):
         return None
 
     def _watch(self, request: R) -> None:
-        self.ticket += 1  # instants may be equal, and requests have no order
-        heappush(self._due, (request.due, self.ticket, request))
+        heappush(self._due, (request.due, request.place, request))  # instants may be equal, requests have no order
 
     def _sweep(self) -> None:
         if not self.depth:

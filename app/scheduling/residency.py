@@ -81,17 +81,24 @@ class LoadPlan(NamedTuple):
 
 
 def plan_load(
-    needed: int, residents: Sequence[Resident], on_demand: int, now: float, running: str | None = None
+    needed: int,
+    residents: Sequence[Resident],
+    on_demand: int,
+    now: float,
+    *,
+    running: str | None = None,
+    taken: int = 0,
 ) -> LoadPlan:
     """Who leaves so that a model of `needed` bytes can come.
 
     Idle models go first; then those with queued work; neither before it has stayed as long as it must, and never the
-    one that is `running`. A model larger than the budget comes when everything else has left.
+    one that is `running`; `taken` bytes belong to others that stay. A model larger than the budget comes when
+    everything else has left.
     """
     settled = [each for each in residents if each.settled_at() <= now and each.model_id != running]
-    free = on_demand - sum([each.nbytes for each in residents])
+    free = on_demand - taken - sum([each.nbytes for each in residents])
     if needed > on_demand:
-        if len(settled) == len(residents):
+        if len(settled) == len(residents) and not taken:
             return LoadPlan(tuple(each.model_id for each in residents))
         return LoadPlan(None, _next_settled(residents, now))
     for willing in ([each for each in settled if not each.queued], settled):

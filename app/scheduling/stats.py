@@ -15,6 +15,9 @@ DROP_REASONS: tuple[DropReason, ...] = (
     "withdrawn",
 )
 
+#: Every so many dispatches of a model, the least recently measured size is used, so that no estimate freezes.
+EXPLORE_EVERY = 64
+
 #: Upper bounds, in seconds, of the histogram of dispatch gaps.
 GAP_BOUNDS = (25e-6, 50e-6, 100e-6, 200e-6, 400e-6, 800e-6, 2e-3, 5e-3, 0.02, 0.1, 1.0)
 
@@ -60,8 +63,8 @@ class Counters:
     """What happened to one model since it was loaded; a reload goes on counting in the same object."""
 
     __slots__ = (
-        "batch_rows", "batch_sizes", "compute_seconds", "dispatches", "drops", "gaps", "padded_rows", "requests",
-        "rows", "waits",
+        "batch_rows", "batch_sizes", "compute_seconds", "dispatches", "drops", "explored_seconds", "gaps",
+        "padded_rows", "requests", "rows", "waits",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -70,14 +73,23 @@ class Counters:
         self.rows = 0
         self.padded_rows = 0
         self.compute_seconds = 0.0
+        self.explored_seconds = 0.0
+        """Part of the compute time in which other sizes were tried, if they were."""
         self.drops: dict[DropReason, int] = dict.fromkeys(DROP_REASONS, 0)
         self.batch_rows: dict[int, int] = {}
         self.batch_sizes: dict[int, int] = {}
         self.waits = WaitHistogram()
         self.gaps = GapHistogram()
 
+    @property
+    def explores(self) -> bool:
+        """Whether the next dispatch is one of those that may try another size."""
+        return self.dispatches % EXPLORE_EVERY == EXPLORE_EVERY - 1
+
     def dispatched(self, requests: int, rows: int, size: int, seconds: float, *, exact: bool) -> None:
         """Count one dispatch that ran; `exact` where any row count is run, which is counted by size class."""
+        if self.explores:
+            self.explored_seconds += seconds
         self.dispatches += 1
         self.requests += requests
         self.rows += rows

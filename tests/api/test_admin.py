@@ -36,11 +36,11 @@ async def test_a_policy_changes_in_the_fields_that_are_sent(api, stage):
     assert answer.status_code == 200
     expected = ModelPolicy(weight=5, max_wait_ms=3, sizing="fill")
     assert answer.json() == expected.model_dump(mode="json")
-    assert stage.engine.policy("m") == expected
+    assert stage.registry.resolve("m").policy == expected
     await api.post(SET, json={"model": "m", "max_batch_size": 2})
-    assert stage.engine.policy("m").max_batch_size == 2
+    assert stage.registry.resolve("m").policy.max_batch_size == 2
     await api.post(SET, json={"model": "m", "max_batch_size": None})
-    assert stage.engine.policy("m") == expected
+    assert stage.registry.resolve("m").policy == expected
 
 
 async def test_a_policy_without_changes_is_told_as_it_is(api, stage):
@@ -52,15 +52,15 @@ async def test_a_policy_without_changes_is_told_as_it_is(api, stage):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"weight": 0}, "policy field 'weight': Input should be greater than 0, got 0"),
-        ({"weight": True}, "policy field 'weight': Input should be a valid number, got True"),
-        ({"weight": "2"}, "policy field 'weight': Input should be a valid number, got '2'"),
-        ({"weight": None}, "policy field 'weight'"),
-        ({"max_batch_size": 1.5}, "policy field 'max_batch_size'"),
+        ({"weight": 0}, "field 'weight': Input should be greater than 0, got 0"),
+        ({"weight": True}, "field 'weight': Input should be a valid number, got True"),
+        ({"weight": "2"}, "field 'weight': Input should be a valid number, got '2'"),
+        ({"weight": None}, "field 'weight'"),
+        ({"max_batch_size": 1.5}, "field 'max_batch_size'"),
         ({"residency": "host"}, "'unpinned', 'system' or 'device'"),
-        ({"wieght": 1}, "policy field 'wieght': Extra inputs are not permitted; known are: weight, "),
-        ({"padding": "x" * 1000}, "policy field 'padding'"),
-        ({"model": 3}, "policy field 'model'"),
+        ({"wieght": 1}, "field 'wieght': Extra inputs are not permitted; known are: weight, "),
+        ({"padding": "x" * 1000}, "field 'padding'"),
+        ({"model": 3}, "field 'model'"),
     ],
 )
 async def test_a_bad_policy_is_refused_by_field_value_and_what_is_allowed(api, stage, change, message):
@@ -69,7 +69,7 @@ async def test_a_bad_policy_is_refused_by_field_value_and_what_is_allowed(api, s
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
     assert message in answer.json()["error"]
     assert len(answer.content) < 500
-    assert stage.engine.policy("m") == ModelPolicy()
+    assert stage.registry.resolve("m").policy == ModelPolicy()
 
 
 async def test_a_policy_needs_a_model(api):

@@ -388,7 +388,7 @@ async def test_two_changes_of_a_policy_at_once_are_both_kept(stage):
     await asyncio.gather(
         *[stage.engine.set_policy("m", lambda policy, c=change: policy.model_copy(update=c)) for change in changes]
     )
-    policy = stage.engine.policy("m")
+    policy = stage.registry.resolve("m").policy
     assert (policy.weight, policy.max_wait_ms, policy.max_batch_size) == (3.0, 7.0, 2)
 
 

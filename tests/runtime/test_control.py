@@ -75,7 +75,7 @@ def test_an_unexpected_failure_of_a_load_is_told_and_leaves_nothing_behind(stage
     assert isinstance(ended(stage.control.load_model("m", write_identity_bundle(stage.root))), RuntimeError)
     assert stage.states() == {"m": ("UNAVAILABLE", "RuntimeError: no room")}
     assert stage.backend.loaded == []
-    assert stage.weights.snapshot() == ()
+    assert stage.weights.snapshot().models == ()
     setattr(stage.backend, step, None)
     assert ended(stage.control.load_model("m", stage.root / "m")) is None
     assert stage.states() == {"m": ("READY", "")}
@@ -175,7 +175,7 @@ def test_a_reload_keeps_a_policy_that_was_set(stage):
     stage.policies["m"] = ModelPolicy(weight=2)
     stage.load()
     assert stage.stats().weight == 2
-    stage.control.set_policy("m", lambda _: ModelPolicy(weight=5)).result(30)
+    stage.tuning.set_policy("m", lambda _: ModelPolicy(weight=5)).result(30)
     stage.load()
     assert stage.stats().weight == 5
 
@@ -318,7 +318,7 @@ def test_a_renamed_model_takes_the_configured_policy_of_its_new_name(stage):
 def test_a_renamed_model_keeps_a_policy_that_was_set(stage):
     stage.policies["production"] = ModelPolicy(weight=8)
     stage.load("staging")
-    stage.control.set_policy("staging", lambda _: ModelPolicy(weight=3)).result(30)
+    stage.tuning.set_policy("staging", lambda _: ModelPolicy(weight=3)).result(30)
     stage.control.rename_models([("staging", "production")]).result(30)
     assert stage.stats("production").weight == 3
 
@@ -345,7 +345,7 @@ def test_a_policy_is_in_force_from_the_next_dispatch_on(stage):
     running = stage.ask(0)
     hold.wait_entered()
     queued = [stage.ask(row) for row in range(1, 5)]
-    change = stage.control.set_policy("m", lambda _: ModelPolicy(max_batch_size=2))
+    change = stage.tuning.set_policy("m", lambda _: ModelPolicy(max_batch_size=2))
     hold.open()
     concurrent.futures.wait([running, *queued], 30)
     assert ended(change) is None
@@ -357,7 +357,7 @@ def test_the_padding_of_a_policy_is_in_force_too(stage):
     seen = []
     stage.backend.on_run = lambda variant, size, inputs: seen.append(inputs["x"][:, 0].tolist())
     stage.answer(5)
-    stage.control.set_policy("m", lambda _: ModelPolicy(padding="repeat")).result(30)
+    stage.tuning.set_policy("m", lambda _: ModelPolicy(padding="repeat")).result(30)
     stage.answer(5)
     assert seen == [[5, 0, 0, 0], [5, 5, 5, 5]]
 
@@ -368,7 +368,7 @@ def test_batches_are_judged_by_the_padding_in_force(stage, configured):
     if configured:
         stage.policies["m"] = ModelPolicy(padding="repeat")
     assert stage.load().bundle.spec.coalescible is configured
-    stage.control.set_policy("m", lambda _: ModelPolicy(padding="repeat")).result(30)
+    stage.tuning.set_policy("m", lambda _: ModelPolicy(padding="repeat")).result(30)
     assert stage.load().bundle.spec.coalescible
 
 
@@ -387,9 +387,9 @@ def test_an_unsafe_model_runs_every_request_alone_whole_and_unpadded(stage):
 
 
 def test_a_policy_for_a_model_that_does_not_serve_is_refused(stage):
-    assert isinstance(ended(stage.control.set_policy("absent", lambda _: ModelPolicy())), ModelNotFound)
+    assert isinstance(ended(stage.tuning.set_policy("absent", lambda _: ModelPolicy())), ModelNotFound)
     stage.control.announce(["m"], [], lambda names: None)
-    assert isinstance(ended(stage.control.set_policy("m", lambda _: ModelPolicy())), ModelUnavailable)
+    assert isinstance(ended(stage.tuning.set_policy("m", lambda _: ModelPolicy())), ModelUnavailable)
 
 
 def test_stopping_frees_every_model(stage):

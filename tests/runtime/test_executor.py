@@ -2,12 +2,14 @@
 
 import concurrent.futures
 from math import inf
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from app.backends.base import CacheEntry
 from app.backends.fake import FakeBackend
+from app.domain.config import RuntimeConfig
 from app.domain.errors import ExecutionFailed, ModelNotFound, OutOfMemory
 from app.domain.model import MergeKey
 from app.domain.tensors import TensorSpec
@@ -37,10 +39,12 @@ class Bench:
     def __init__(self, model=None, padding="zeros"):
         self.now = 100.0
         self.backend = FakeBackend(cost=lambda variant, size: 0.25, spend=self.spend)
-        self.weights = WeightCache()
+        self.weights = WeightCache(self.backend, RuntimeConfig())
         self.executor = Executor(self.weights, lambda: self.now)
         self.spec = model or spec()
-        self.weights.put("m", self.backend.prepare(CacheEntry(__file__, "plain", 1), self.spec))  # type: ignore[arg-type]
+        entry = CacheEntry(Path(__file__), "plain", 1)
+        self.weights.add("m", entry, self.spec, None)
+        self.weights.put("m", self.backend.prepare(entry, self.spec), 0.5, -1.0)
         self.executor.add_model("m", self.spec, padding)
 
     def spend(self, seconds):

@@ -84,7 +84,7 @@ def test_a_fallback_set_on_a_running_server_is_checked_alike(stage):
         stage.load(name, **bundle)
 
     def set_fallback(name, other):
-        change = stage.control.set_policy(name, lambda policy: policy.model_copy(update={"fallback": other}))
+        change = stage.tuning.set_policy(name, lambda policy: policy.model_copy(update={"fallback": other}))
         return change.result(30).fallback
 
     assert set_fallback("m", "cheap") == "cheap"

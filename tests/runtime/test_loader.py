@@ -25,13 +25,13 @@ def loader(backend):
     loader.stop()
 
 
-def test_a_bundle_is_read_compiled_and_prepared(loader, backend, tmp_path):
-    loaded = loader.prepare(write_identity_bundle(tmp_path))
+def test_a_bundle_is_read_compiled_and_built(loader, backend, tmp_path):
+    loaded = loader.compile(write_identity_bundle(tmp_path))
     assert loaded.bundle.spec.name == "m"
     assert loaded.entry.weight_bytes == 1000
     assert backend.compiled == ["m"]
     assert backend.loaded == []
-    assert loaded.prepared.load().weight_bytes == 1000
+    assert loader.build(loaded).load().weight_bytes == 1000
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def verdict(loader, backend, tmp_path, caplog):
         backend.probes["m"] = BatchProbe(deviations, **probe)
         path = write_identity_bundle(tmp_path)
         (path / "manifest.yaml").write_text(f'format_version: "1"\nbatching: {{{batching}}}\n')
-        loaded = loader.prepare(path, padding)
-        assert loaded.prepared.load().spec is loaded.bundle.spec
+        loaded = loader.compile(path, padding)
+        assert loader.build(loaded).load().spec is loaded.bundle.spec
         return loaded.bundle.spec, caplog.messages
 
     return load
@@ -121,7 +121,7 @@ def test_a_model_that_the_manifest_does_not_batch_has_no_verdict(verdict):
 
 def test_a_bundle_that_is_none_is_refused_before_it_is_compiled(loader, backend, tmp_path):
     with pytest.raises(BundleError, match="nothing"):
-        loader.prepare(tmp_path / "nothing")
+        loader.compile(tmp_path / "nothing")
     assert backend.compiled == []
 
 
@@ -161,7 +161,7 @@ def test_a_compilation_that_the_end_interrupts_is_no_fault_of_the_bundle(loader,
         raise BundleError("compiling was stopped")
 
     backend.on_compile, backend.close = compile_until_closed, closed.set
-    load = loader.submit(loader.prepare, write_identity_bundle(tmp_path))
+    load = loader.submit(loader.compile, write_identity_bundle(tmp_path))
     assert compiling.wait(30)
     loader.stop()
     assert isinstance(load.exception(30), ShuttingDown)

@@ -396,17 +396,33 @@ def test_a_front_that_every_size_answers_late_goes_alone():
     assert (dispatch.size, dispatch.rows) == (2, 2)
 
 
-def test_every_64th_dispatch_uses_the_size_measured_longest_ago():
+def explored(costs, turns):
+    """Turn → size of those dispatches that did not use the cheapest size, which is 1."""
     made = scheduler()
-    seed(made, "m", {1: 1.0, 2: 5.0, 4: 20.0})
+    seed(made, "m", costs)
     sizes = []
-    for turn in range(192):
+    for turn in range(turns):
         push(made, *burst(4))
         dispatch = made.next_decision(float(turn)).dispatch
         sizes.append(dispatch.size)
-        made.record(dispatch, {1: 1.0, 2: 5.0, 4: 20.0}[dispatch.size], float(turn))
+        made.record(dispatch, costs[dispatch.size], float(turn))
         made.withdraw(made._queues["m"].leading(4), float(turn))
-    assert {turn: size for turn, size in enumerate(sizes) if size != 1} == {63: 2, 127: 4, 191: 2}
+    return {turn: size for turn, size in enumerate(sizes) if size != 1}
+
+
+def test_every_64th_dispatch_uses_the_size_measured_longest_ago():
+    assert explored({1: 1.0, 2: 2.2, 4: 5.0}, 192) == {63: 2, 127: 4, 191: 2}
+
+
+def test_a_dear_size_is_tried_once_a_tenth_of_the_time_pays_for_it():
+    costs = {1: 1.0, 2: 2.2, 4: 50.0}
+    found = explored(costs, 2000)
+    dear = [turn for turn, size in found.items() if size == 4]
+    assert found[63] == found[127] == 2
+    assert len(dear) == 2
+    for turn in dear:
+        tried = sum([costs[size] for before, size in found.items() if before <= turn])
+        assert tried <= 0.1 * (turn + 1 - sum(before < turn for before in found) + tried)
 
 
 def test_exploring_never_pads_and_always_serves_the_front():

@@ -1,0 +1,363 @@
+"""More models than the device holds: weights come and go while others are served."""
+
+import threading
+from math import inf
+
+import pytest
+
+from app.domain.config import ModelPolicy, Residency
+from app.domain.errors import (
+    ExecutionFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    OutOfMemory,
+    Unsupported,
+)
+from tests.builders import rows_of
+
+SIZES = (1, 2)
+KNOWN = {("default", size): 0.01 for size in SIZES}
+
+
+def put(stage, *names, nbytes=10, known=True, **policy):
+    """Load models of so many bytes; those that were measured before are not on the device yet."""
+    for name in names:
+        stage.backend.weights[name] = nbytes
+        if known:
+            stage.backend.costs[name] = KNOWN
+        if policy:
+            stage.policies[name] = ModelPolicy(**policy)
+        stage.load(name, sizes=SIZES)
+
+
+def resident(stage):
+    """Names of the models on the device, in alphabetical order."""
+    stage.settle()
+    return sorted(each.model_id.partition("@")[0] for each in stage.weights.snapshot().models if each.resident)
+
+
+def told(stage, name):
+    stage.settle()
+    model_id = stage.registry.resolve(name).model_id
+    return next(each for each in stage.weights.snapshot().models if each.model_id == model_id)
+
+
+class Watched:
+    """Records the bytes on the device whenever sessions are made."""
+
+    def __init__(self, stage):
+        self.stage = stage
+        self.most = 0
+        self.order = []
+        stage.backend.on_prepare = self
+
+    def __call__(self, entry, spec):
+        there = sum(model.weight_bytes for model in self.stage.backend.loaded)
+        self.most = max(self.most, there + entry.weight_bytes)
+        self.order.append(spec.name)
+
+
+def test_weights_come_with_the_first_request(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "a", "b", "c")
+    assert resident(stage) == []
+    assert stage.answer(7, name="a") == [7.0]
+    assert resident(stage) == ["a"]
+
+
+def test_room_for_two_and_a_b_a_c_evicts_b(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "a", "b", "c")
+    for name in "abac":
+        stage.answer(name=name)
+    assert resident(stage) == ["a", "c"]
+    assert (told(stage, "b").loads, told(stage, "b").evicts) == (1, 1)
+
+
+def test_a_model_that_was_never_measured_is_probed_on_the_device_first(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "a", "b", "c", known=False)
+    assert resident(stage) == ["b", "c"]
+    assert stage.backend.remembered["c"].keys() == KNOWN.keys()
+
+
+def test_every_answer_is_right_and_the_budget_holds_whatever_is_asked(make_stage):
+    stage = make_stage(arena=35)
+    names = [f"m{index}" for index in range(8)]
+    put(stage, *names)
+    watched = Watched(stage)
+    futures = [(row, stage.ask(row, name=names[row * 5 % 8])) for row in range(64)]
+    assert [future.result(30).outputs["y"][0, 0] for _, future in futures] == list(range(64))
+    assert watched.most <= 30
+    assert stage.weights.snapshot().resident_bytes <= 35
+
+
+def test_a_load_is_not_waited_for(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "here", "coming")
+    stage.answer(name="here")
+    gate, entered = threading.Event(), threading.Event()
+
+    def hold(entry, spec):
+        entered.set()
+        assert gate.wait(30)
+
+    stage.backend.on_prepare = hold
+    late = stage.ask(1, name="coming")
+    assert entered.wait(30)
+    assert [stage.answer(row, name="here") for row in range(5)] == [[0.0], [1.0], [2.0], [3.0], [4.0]]
+    assert not late.done()
+    gate.set()
+    part = late.result(30)
+    assert part.outputs["y"][0, 0] == 1.0
+    assert part.facts.load_seconds > 0.0
+
+
+def test_a_request_that_arrives_after_the_load_waited_for_none(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "a")
+    stage.answer(name="a")
+    assert stage.ask(name="a").result(30).facts.load_seconds == 0.0
+
+
+def test_loads_are_learned(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "a")
+    assert stage.stats("a").load_seconds == 0.0
+    stage.backend.on_prepare = lambda *_: stage.clock.skip(2.0)
+    stage.answer(name="a")
+    assert stage.stats("a").load_seconds == pytest.approx(2.0, abs=0.5)
+    assert told(stage, "a").load_seconds == pytest.approx(2.0, abs=0.5)
+
+
+def test_a_model_larger_than_the_budget_is_served_alone(make_stage, caplog):
+    stage = make_stage(arena=20)
+    put(stage, "a", "b")
+    put(stage, "huge", nbytes=1000)
+    stage.answer(name="a")
+    stage.answer(name="b")
+    assert stage.answer(3, name="huge") == [3.0]
+    assert resident(stage) == ["huge"]
+    assert "model huge@3 is loaded alone" in caplog.text
+    assert stage.answer(4, name="a") == [4.0]
+    assert resident(stage) == ["a"]
+
+
+def test_a_pinned_model_stays(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "pinned", residency=Residency.DEVICE)
+    assert resident(stage) == ["pinned"]
+    put(stage, "a", "b")
+    for name in "abab":
+        stage.answer(name=name)
+    assert resident(stage) == ["b", "pinned"]
+    assert told(stage, "pinned").loads == 1
+
+
+def test_without_a_budget_everything_stays(make_stage):
+    stage = make_stage()
+    put(stage, "a", "b", nbytes=10**12)
+    assert resident(stage) == ["a", "b"]
+
+
+def test_a_load_that_fails_fails_what_waits_and_the_next_request_tries_again(make_stage, caplog):
+    stage = make_stage(arena=20)
+    put(stage, "a")
+
+    def once(*_):
+        stage.backend.on_prepare = None
+        raise RuntimeError("the file is gone")
+
+    stage.backend.on_prepare = once
+    with pytest.raises(ExecutionFailed) as caught:
+        stage.ask(name="a").result(30)
+    assert caught.value.code == "load_failed"
+    assert "the file is gone" in caplog.text
+    assert stage.answer(2, name="a") == [2.0]
+
+
+def test_no_memory_for_weights_is_told_as_that(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "a")
+    stage.backend.on_prepare = lambda *_: (_ for _ in ()).throw(OutOfMemory("no room"))
+    with pytest.raises(OutOfMemory, match="no memory for the weights"):
+        stage.ask(name="a").result(30)
+
+
+def test_a_model_may_be_unloaded_while_its_weights_come(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "a", "b")
+    gate, entered = threading.Event(), threading.Event()
+
+    def hold(entry, spec):
+        entered.set()
+        assert gate.wait(30)
+
+    stage.backend.on_prepare = hold
+    late = stage.ask(name="a")
+    assert entered.wait(30)
+    stage.control.unload_model("a").result(30)
+    with pytest.raises(ModelNotFound):
+        late.result(30)
+    stage.backend.on_prepare = None
+    gate.set()
+    assert stage.answer(5, name="b") == [5.0]
+    assert resident(stage) == ["b"]
+    assert [model.spec.name for model in stage.backend.loaded] == ["b"]
+
+
+def test_a_reload_goes_on_under_the_budget(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "a", "b")
+    stage.answer(name="a")
+    stage.answer(name="b")
+    put(stage, "a", known=False)
+    assert stage.answer(1, name="a") == [1.0]
+    assert stage.answer(2, name="b") == [2.0]
+    assert stage.weights.snapshot().resident_bytes <= 20
+
+
+def test_an_execution_that_finds_no_memory_is_tried_again_once_with_the_others_gone(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "a", "b")
+    stage.answer(name="a")
+    stage.answer(name="b")
+    stage.backend.fail_next(OutOfMemory("full"))
+    assert stage.answer(3, name="a") == [3.0]
+    assert resident(stage) == ["a"]
+    assert told(stage, "a").loads == 2
+    stage.backend.fail_next(OutOfMemory("full"), OutOfMemory("full"))
+    with pytest.raises(OutOfMemory):
+        stage.ask(name="a").result(30)
+    assert stage.answer(4, name="a") == [4.0]
+
+
+def test_no_memory_without_a_budget_leaves_the_other_models_where_they_are(make_stage):
+    stage = make_stage()
+    put(stage, "a", "b")
+    stage.backend.fail_next(MemoryError())
+    assert stage.answer(3, name="a") == [3.0]
+    assert resident(stage) == ["a", "b"]
+
+
+def test_compaction_frees_what_is_not_pinned_and_loads_what_it_is_told(make_stage):
+    stage = make_stage(arena=40)
+    put(stage, "pinned", residency=Residency.DEVICE)
+    put(stage, "a", "b")
+    stage.answer(name="a")
+    stage.answer(name="b")
+    done = stage.tuning.compact(["b"]).result(30)
+    assert done == (30, 20)
+    assert resident(stage) == ["b", "pinned"]
+    assert (stage.backend.shrinks, stage.weights.snapshot().compactions) == (1, 1)
+    assert stage.answer(2, name="a") == [2.0]
+
+
+def test_compaction_of_an_unknown_model_frees_nothing(make_stage):
+    stage = make_stage(arena=40)
+    put(stage, "a")
+    stage.answer(name="a")
+    with pytest.raises(ModelNotFound):
+        stage.tuning.compact(["a", "absent"]).result(30)
+    assert resident(stage) == ["a"]
+
+
+def test_compaction_without_a_budget_moves_nothing(make_stage):
+    stage = make_stage()
+    put(stage, "a")
+    assert stage.tuning.compact([]).result(30) == (10, 10)
+    assert (resident(stage), stage.backend.shrinks) == (["a"], 0)
+
+
+def test_every_so_many_loads_the_device_is_compacted(make_stage):
+    stage = make_stage(arena=30, compaction_interval=3)
+    put(stage, "a", "b", "c")
+    stage.answer(name="a")
+    stage.answer(name="b")
+    assert (resident(stage), stage.backend.shrinks) == (["a", "b"], 0)
+    stage.answer(name="c")
+    assert (resident(stage), stage.backend.shrinks) == (["c"], 1)
+
+
+def test_residency_is_the_servers_own_affair_outside_explicit_mode(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "a")
+    with pytest.raises(Unsupported, match="needs model_control_mode=explicit"):
+        stage.tuning.set_residency("a", Residency.DEVICE).result(30)
+    with pytest.raises(Unsupported, match="use /admin/set_residency"):
+        stage.tuning.set_policy("a", lambda old: old.model_copy(update={"residency": Residency.DEVICE})).result(30)
+
+
+# explicit mode
+
+
+def test_in_explicit_mode_a_loaded_model_is_resident_and_nobody_leaves_for_another(make_stage):
+    stage = make_stage(arena=25, external=True)
+    put(stage, "a", "b")
+    assert resident(stage) == ["a", "b"]
+    with pytest.raises(OutOfMemory, match="have 10 bytes, and of the 25 that weights may fill 5 are free"):
+        put(stage, "c")
+    assert resident(stage) == ["a", "b"]
+    assert stage.states()["c"][0] == "UNAVAILABLE"
+    stage.control.unload_model("a").result(30)
+    put(stage, "c")
+    assert resident(stage) == ["b", "c"]
+
+
+@pytest.mark.parametrize("elsewhere", [Residency.SYSTEM, Residency.UNPINNED])
+def test_an_operator_takes_weights_off_and_on(make_stage, elsewhere):
+    stage = make_stage(arena=20, external=True)
+    put(stage, "a", "b")
+    stage.tuning.set_residency("a", elsewhere).result(30)
+    assert resident(stage) == ["b"]
+    with pytest.raises(ModelUnavailable) as caught:
+        stage.engine.resolve("a", None)
+    assert caught.value.code == "not_resident"
+    assert stage.states()["a"] == ("READY", "")
+    put(stage, "c")
+    with pytest.raises(OutOfMemory):
+        stage.tuning.set_residency("a", Residency.DEVICE).result(30)
+    stage.tuning.set_residency("b", elsewhere).result(30)
+    stage.tuning.set_residency("a", Residency.DEVICE).result(30)
+    stage.tuning.set_residency("a", Residency.DEVICE).result(30)
+    assert stage.engine.resolve("a", None) is not None
+    assert stage.answer(3, name="a") == [3.0]
+
+
+def test_what_is_queued_when_the_weights_leave_is_refused(make_stage):
+    stage = make_stage(arena=20, external=True)
+    put(stage, "a", "b")
+    hold = stage.hold_run()
+    running = stage.ask(1, name="b")
+    hold.wait_entered()
+    waiting = stage.ask(2, name="a")
+    change = stage.tuning.set_residency("a", Residency.SYSTEM)
+    hold.open()
+    change.result(30)
+    assert running.result(30).outputs["y"][0, 0] == 1.0
+    with pytest.raises(ModelUnavailable) as caught:
+        waiting.result(30)
+    assert caught.value.code == "not_resident"
+
+
+def test_compaction_in_explicit_mode_leaves_only_what_it_is_told(make_stage):
+    stage = make_stage(arena=20, external=True)
+    put(stage, "a", "b")
+    assert stage.tuning.compact(["b"]).result(30) == (20, 10)
+    assert resident(stage) == ["b"]
+    with pytest.raises(ModelUnavailable):
+        stage.engine.resolve("a", None)
+    assert stage.answer(1, name="b") == [1.0]
+
+
+@pytest.mark.anyio
+async def test_a_deadline_passes_while_weights_come(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "a")
+    gate = threading.Event()
+    stage.backend.on_prepare = lambda *_: gate.wait(30)
+    with pytest.raises(Exception, match="deadline passed"):
+        await stage.infer({"x": rows_of(1, 1)}, "a", deadline=stage.clock() + 0.05)
+    assert stage.stats("a").queue_depth == 0
+    gate.set()
+    assert (await stage.infer({"x": rows_of(1, 1)}, "a", deadline=inf)).outputs["y"][0, 0] == 1.0
