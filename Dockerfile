@@ -1,5 +1,6 @@
 # docker build -t inference-server .                          for the CPU
 # docker build -t inference-server --build-arg DEVICE=cuda .  for CUDA: adds the CUDA libraries; needs an NVIDIA driver on the host
+# Add --build-arg COMPILE=true to compile the bundles into the image: for machines with the same kind of processor as this.
 ARG PYTHON_VERSION=3.12
 
 FROM python:${PYTHON_VERSION}-slim AS build
@@ -14,6 +15,7 @@ RUN python -m venv /opt/venv \
     && /opt/venv/bin/pip install --no-cache-dir --no-deps --ignore-requires-python --requirement bundles/requirements.txt
 
 FROM python:${PYTHON_VERSION}-slim
+ARG COMPILE=false
 RUN useradd --system --uid 10001 --create-home server \
     && mkdir -p /var/cache/inference-server /srv/bundles \
     && chown server /var/cache/inference-server
@@ -26,6 +28,8 @@ ENV PATH=/opt/venv/bin:$PATH \
     INFERENCE_SERVER_CACHE_DIR=/var/cache/inference-server
 USER server
 WORKDIR /srv
+# Before the volume is declared: a new volume begins with what lies here then.
+RUN [ "$COMPILE" = false ] || inference-server compile
 VOLUME /var/cache/inference-server
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \

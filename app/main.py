@@ -8,10 +8,12 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +23,25 @@ from pydantic import SecretStr
 from app import backends
 from app.api import app as http
 from app.api.access import Access, make_admin_token
+from app.api.codec.aside import COMMAND
 from app.api.inference import Inference
+from app.api.journal import Journal
 from app.api.limits import InFlight
 from app.backends.base import Backend
 from app.backends.threads import usable_cores
 from app.domain.config import ModelPolicy
+from app.domain.errors import ShuttingDown
 from app.engine.engine import Engine
 from app.engine.readiness import Readiness
 from app.engine.status import StatusReader
+from app.repository.build import Builder
+from app.runtime.aside import Aside
 from app.runtime.control import Control
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.executor import Executor
 from app.runtime.hook_pool import HookPool
 from app.runtime.loader import Loader
+from app.runtime.recorder import Recorder
 from app.runtime.registry import Generation, ModelRegistry
 from app.runtime.residency import ResidencyKeeper
 from app.runtime.tuning import Tuning
@@ -57,16 +65,20 @@ class Node:
     keeper: ResidencyKeeper
     loader: Loader
     hooks: HookPool
+    metas: HookPool
     watcher: RepositoryWatcher
     readiness: Readiness
     status: StatusReader
+    recorder: Recorder | None
     access: Access
     inference: Inference
+    aside: Aside
 
 
 def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) -> Node:
     """Put the parts together; no thread runs yet."""
     config = settings.scheduler
+    _log_settings(settings)
     _warn_of_idle(settings)
     backend = backends.create(settings.runtime, settings.cache_dir)
     external = settings.model_control_mode == "explicit"
@@ -77,7 +89,7 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
     keeper = ResidencyKeeper(backend, weights, dispatcher, clock, config.compaction_interval)
     executor.rebuild = keeper.rebuild
     dispatcher.tend = keeper.tend if on_demand else None
-    loader = Loader(backend)
+    loader = Loader(backend, Builder(settings.cache_dir))
     control = Control(
         dispatcher,
         executor,
@@ -91,8 +103,29 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
     )
     tuning = Tuning(dispatcher, executor, weights, keeper, registry, external=external)
     hooks = HookPool("hook", settings.hook_threads or min(usable_cores(), 4))
+    metas = HookPool("meta", settings.meta_concurrency)
     readiness = Readiness(settings.required_models)
-    watcher = RepositoryWatcher(
+    watcher = _watcher(settings, control, readiness)
+    keeper.remake = partial(_load_anew, registry, watcher, control)
+    engine = Engine(dispatcher, control, tuning, registry, watcher, hooks, metas, clock, config)
+    device = "cpu" if backend.name == "cpu" else str(settings.runtime.device_ordinal)
+    status = StatusReader(
+        dispatcher, registry, weights, backend, device, hooks, watcher, engine.digests, settings.model_control_mode
+    )
+    recorder = None if settings.record_dir is None else Recorder(settings.record_dir)
+    journal = Journal(clock, dispatcher.log, settings.slow_request_ms / 1e3 or inf, recorder)
+    engine.watchdog.on_lost = partial(journal.write_out, recent_file(settings))
+    access = Access(_secret(settings.endpoints.api_token), _admin_token(settings))
+    aside = Aside("json_process", COMMAND)
+    inference = Inference(engine, access, _in_flight(settings), settings.endpoints.max_json_bytes, aside, journal)
+    return Node(
+        settings, backend, engine, dispatcher, control, keeper, loader, hooks, metas, watcher, readiness, status,
+        recorder, access, inference, aside,
+    )  # fmt: skip
+
+
+def _watcher(settings: Settings, control: Control, readiness: Readiness) -> RepositoryWatcher:
+    return RepositoryWatcher(
         settings.model_dirs,
         settings.models_include,
         _startup_models(settings),
@@ -100,20 +133,14 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
         poll_seconds=settings.model_poll_seconds if settings.model_control_mode == "dynamic" else None,
         on_started=readiness.expect,
     )
-    engine = Engine(dispatcher, control, tuning, registry, watcher, hooks, clock, config)
-    device = "cpu" if backend.name == "cpu" else str(settings.runtime.device_ordinal)
-    status = StatusReader(dispatcher, registry, weights, backend, device, hooks, watcher, settings.model_control_mode)
-    access = Access(_secret(settings.endpoints.api_token), _admin_token(settings))
-    in_flight = InFlight(
+
+
+def _in_flight(settings: Settings) -> InFlight:
+    return InFlight(
         settings.endpoints.max_concurrent_requests,
         settings.endpoints.max_inflight_bytes or usable_memory() // 4,
         settings.endpoints.max_body_bytes,
     )
-    inference = Inference(engine, access, in_flight, settings.endpoints.max_json_bytes)
-    return Node(
-        settings, backend, engine, dispatcher, control, keeper, loader, hooks, watcher, readiness, status, access,
-        inference,
-    )  # fmt: skip
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -129,6 +156,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         gc.freeze()
         loop = asyncio.get_running_loop()
         node.control.on_retired = partial(_retire, loop, node.engine)
+        if node.recorder is not None:
+            node.recorder.start()
         node.dispatcher.start()
         node.engine.watchdog.start()
         node.watcher.start()
@@ -149,7 +178,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         node.access,
         node.readiness,
         node.status,
+        node.inference.journal,
         worker,
+        settings={name: setting._asdict() for name, setting in node.settings.effective().items()},
         version=version("inference-server"),
         explicit=node.settings.model_control_mode == "explicit",
         lifespan=lifespan,
@@ -170,6 +201,7 @@ def drainer(node: Node) -> Callable[[], Awaitable[None]]:
         if not await engine.idle(limit - engine.clock()):
             logger.warning("giving up %d requests", engine.leases.total)
             engine.give_up()
+            node.aside.give_up(ShuttingDown("the server shut down before the request was read"))
             await engine.idle(0.5)  # the refusals leave
 
     return drain
@@ -184,7 +216,11 @@ def stop_node(node: Node) -> None:
     node.watcher.join()
     node.control.stop()
     node.dispatcher.stop(timeout=1.0)
+    node.aside.close()
     node.hooks.stop(wait=False)
+    node.metas.stop(wait=False)
+    if node.recorder is not None:
+        node.recorder.stop()
 
 
 def usable_memory() -> int:
@@ -200,8 +236,24 @@ def usable_memory() -> int:
     return physical
 
 
+def admin_token_file(settings: Settings) -> Path:
+    """Where a server with these settings keeps the admin token that it made."""
+    return settings.cache_dir / f"admin-token-{settings.endpoints.port}"
+
+
+def recent_file(settings: Settings) -> Path:
+    """Where the latest requests and dispatches go when nothing can be executed any more."""
+    return (settings.record_dir or settings.cache_dir) / f"recent-{settings.endpoints.port}.json"
+
+
 def _retire(loop: asyncio.AbstractEventLoop, engine: Engine, generation: Generation) -> None:
     loop.call_soon_threadsafe(engine.leases.retire, generation)
+
+
+def _load_anew(registry: ModelRegistry, watcher: RepositoryWatcher, control: Control, model_id: str) -> Future[None]:
+    """Load the bundle of a generation again, from where it lies now."""
+    name = registry.name_of(model_id)
+    return control.load_model(name, watcher.find(name))
 
 
 def _startup_models(settings: Settings) -> tuple[str, ...]:
@@ -214,13 +266,15 @@ def _secret(value: SecretStr | None) -> str | None:
     return None if value is None else value.get_secret_value()
 
 
+def _log_settings(settings: Settings) -> None:
+    """Every setting and its source, in one line."""
+    facts = {name: f"{each.value} ({each.source})" for name, each in settings.effective().items()}
+    logger.info("settings", extra={"facts": facts})
+
+
 def _warn_of_idle(settings: Settings) -> None:
     """Say which settings were given that nothing obeys yet: silence would be a promise."""
     given = {
-        "META_CONCURRENCY": settings.meta_concurrency != 2,
-        "RECORD_DIR": settings.record_dir is not None,
-        "SLOW_REQUEST_MS": settings.slow_request_ms > 0,
-        "LOG_FORMAT": settings.log_format != "text",
         "RUNTIME_CUDA_GRAPHS": not settings.runtime.cuda_graphs,
     }
     for name in [name for name, is_given in given.items() if is_given]:
@@ -231,7 +285,7 @@ def _admin_token(settings: Settings) -> str:
     configured = _secret(settings.endpoints.admin_token)
     if configured is not None:
         return configured
-    path = settings.cache_dir / f"admin-token-{settings.endpoints.port}"
+    path = admin_token_file(settings)
     try:
         token = make_admin_token(path)
     except OSError as error:

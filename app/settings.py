@@ -1,14 +1,14 @@
 """The settings of the process: defaults, then the node file, then the environment; the composition root reads them."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import pydantic_settings
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
@@ -20,6 +20,13 @@ NODE_FILE = PREFIX + "NODE_FILE"
 
 #: The one variable whose value is JSON.
 JSON_VARIABLE = PREFIX + "SCHEDULER_MODELS"
+
+
+class Effective(NamedTuple):
+    """A setting in force: its value as JSON has it, of a secret only whether there is one, and the source that won."""
+
+    value: Any
+    source: Literal["default", "node file", "environment"]
 
 
 class SettingsError(ValueError):
@@ -91,6 +98,8 @@ class Settings(BaseSettings):
     scheduler: SchedulerConfig = SchedulerConfig()
     endpoints: EndpointsConfig = EndpointsConfig()
 
+    _given: Mapping[str, Any] = PrivateAttr(default_factory=dict)  # by the node file
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -109,23 +118,56 @@ class Settings(BaseSettings):
         _refuse_unknown(set(variables(cls)))
         file = os.environ.get(NODE_FILE)
         try:
-            return cls(**_node_file(file))
+            given = _node_file(file)
+            settings = cls(**given)
         except ValidationError as error:
             raise SettingsError(explain(error)) from error
         except pydantic_settings.SettingsError as error:
             value = os.environ.get(JSON_VARIABLE)
             raise SettingsError(f"{JSON_VARIABLE}={value!r}: no JSON object by model name: {error.__cause__}") from None
+        settings._given = given
+        return settings
+
+    def effective(self) -> dict[str, Effective]:
+        """Every setting, by its path in the node file, such as `runtime.backend`."""
+        found = {}
+        for path in paths(type(self)):
+            value: Any = self.model_dump(mode="json", include=set(path[:1]))
+            for part in path:
+                value = value[part]
+            found[".".join(path)] = Effective(value, self._source(path))
+        return found
+
+    def _source(self, path: Sequence[str]) -> Literal["default", "node file", "environment"]:
+        if variable(path) in os.environ:
+            return "environment"
+        given: Any = self._given
+        for part in path:
+            if not isinstance(given, Mapping) or part not in given:
+                return "default"
+            given = given[part]
+        return "node file"
+
+
+def paths(settings: type[Settings]) -> Iterator[tuple[str, ...]]:
+    """Where each setting stands: its name, behind that of its section if it is in one."""
+    for name, field in settings.model_fields.items():
+        section = _section(field)
+        if section is None:
+            yield (name,)
+        else:
+            yield from ((name, inner) for inner in section.model_fields)
+
+
+def variable(path: Sequence[str]) -> str:
+    """The environment variable that sets what stands there."""
+    return "_".join((PREFIX.rstrip("_"), *path)).upper()
 
 
 def variables(settings: type[Settings]) -> Iterator[str]:
     """The name of every environment variable that is read."""
     yield NODE_FILE
-    for name, field in settings.model_fields.items():
-        section = _section(field)
-        if section is None:
-            yield f"{PREFIX}{name}".upper()
-        else:
-            yield from (f"{PREFIX}{name}_{inner}".upper() for inner in section.model_fields)
+    yield from map(variable, paths(settings))
 
 
 def explain(error: ValidationError) -> str:

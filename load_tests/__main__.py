@@ -15,10 +15,14 @@ SCENARIOS: Mapping[str, str] = {
     "shares": "device time of two models by weight, under a load that never lets a queue run dry",
     "expiry": "when a deadline that passes in the queue is answered while the device is busy",
     "disconnects": "what is left of a thousand clients that go away, and of an execution that nobody waits for",
+    "pipelines": "what meta models that are asked by many leave of the device to another model",
     "sizing": "rows/s of a model that is slower in large batches, under cost against fill",
     "decisions": "microseconds of a decision among a thousand models, and of queueing at any depth",
     "startup": "time to ready with a filled compile cache, against an empty one",
-    "weight_sharing": "memory of all compiled sizes of one model, against that of one",
+    "weight_sharing": "memory and speed of all compiled sizes of one model, against one session, and plain ones",
+    "catalogue": "answers, bytes on the device and memory with twenty models where six fit, against all of them",
+    "churn": "memory, files and threads over hundreds of loads and evictions",
+    "beside": "latency of one model and of liveness while a large model compiles and loads, against quiet",
     "simulate": "rules of scheduling against each other, on a virtual clock: no server, no verdict, not in `all`",
 }
 

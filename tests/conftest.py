@@ -165,8 +165,9 @@ class Stage:
     def status(self, mode="dynamic", device="7"):
         """A reader of the status."""
         return StatusReader(
-            self.dispatcher, self.registry, self.weights, self.backend, device, self.hooks, self.watcher, mode
-        )
+            self.dispatcher, self.registry, self.weights, self.backend, device, self.hooks, self.watcher,
+            self.engine.digests, mode,
+        )  # fmt: skip
 
     async def infer(self, inputs, name="m", **fields):
         """One request, begun and ended as the HTTP layer does it."""
@@ -233,9 +234,9 @@ def running_stage(root, arena, external, runtime, changes):
         stay_resident=external,
     )  # fmt: skip
     tuning = Tuning(dispatcher, executor, weights, keeper, registry, external=external)
-    hooks, readiness = HookPool("hook", 2), Readiness(())
+    hooks, metas, readiness = HookPool("hook", 2), HookPool("meta", 2), Readiness(())
     watcher = RepositoryWatcher([root], ["*"], ["*"], control, poll_seconds=None, on_started=readiness.expect)
-    engine = Engine(dispatcher, control, tuning, registry, watcher, hooks, clock, config)
+    engine = Engine(dispatcher, control, tuning, registry, watcher, hooks, metas, clock, config)
     staged = Stage(
         root, clock, backend, dispatcher, loader, control, registry, tuning, weights, watcher, readiness, hooks, engine,
         config, policies,
@@ -251,3 +252,4 @@ def running_stage(root, arena, external, runtime, changes):
     control.stop()
     dispatcher.stop(10)
     hooks.stop()
+    metas.stop()

@@ -138,7 +138,7 @@ def test_tests_are_functions_without_mocks():
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("app.main", ["ray", "onnxruntime", "pytest", "hypothesis", "httpx", "tritonclient", "skimage", "click"]),
+        ("app.main", ["ray", "onnxruntime", "pytest", "hypothesis", "httpx", "tritonclient", "skimage", "rich"]),
         ("app.scheduling.scheduler", ["fastapi", "onnxruntime", "onnx", "yaml"]),
         ("app.domain.model", ["pydantic", "fastapi", "onnx"]),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from app.settings import PREFIX, Settings, SettingsError, variables
+from app.settings import PREFIX, Settings, SettingsError, paths, variables
 
 
 @pytest.fixture(autouse=True)
@@ -271,3 +271,33 @@ def test_a_token_of_the_wrong_type_is_not_shown(complaint, node_file):
 def test_settings_cannot_be_changed(load):
     with pytest.raises(ValidationError, match="frozen"):
         load().hook_threads = 3
+
+
+# which source won
+
+
+def test_every_setting_has_its_value_and_the_source_that_won(load, node_file):
+    node_file(
+        "global: {hook_threads: 3, worker_name: file, runtime: {backend: cpu}, scheduler: {models: {m: {weight: 2}}}}"
+    )
+    found = load(WORKER_NAME="env", SCHEDULER_DISCIPLINE="edf", MODEL_DIRS="/a:b").effective()
+    assert found.keys() == {".".join(path) for path in paths(Settings)}
+    assert found["worker_name"] == ("env", "environment")
+    assert found["hook_threads"] == (3, "node file")
+    assert found["runtime.backend"] == ("cpu", "node file")
+    assert found["scheduler.discipline"] == ("edf", "environment")
+    assert found["scheduler.sizing"] == ("cost", "default")
+    assert found["model_dirs"] == (["/a", "b"], "environment")
+    models, source = found["scheduler.models"]
+    assert (models["m"]["weight"], source) == (2, "node file")
+    assert {source for name, (_, source) in found.items() if name.startswith("endpoints.")} == {"default"}
+
+
+def test_a_secret_shows_only_that_it_is_set(load, node_file):
+    node_file("global: {endpoints: {admin_token: s3cret}}")
+    found = load(ENDPOINTS_API_TOKEN="s3cret").effective()
+    assert "s3cret" not in str(found)
+    assert found["endpoints.api_token"].source == "environment"
+    assert found["endpoints.admin_token"].source == "node file"
+    assert found["endpoints.api_token"].value is not None
+    assert Settings().effective()["endpoints.admin_token"] == (None, "default")

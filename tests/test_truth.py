@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from app.domain.config import ModelPolicy
 from app.settings import Settings
+from tests.settings_table import README, renewed, tables
 
 APP = Path(__file__).parents[1] / "app"
 
@@ -53,6 +54,25 @@ SETTINGS = sorted({*leaves(Settings), *leaves(ModelPolicy)})
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_is_obeyed_or_said_to_be_idle(setting):
     assert setting in read_somewhere() | attributes(warning())
+
+
+def test_the_readme_has_every_setting_as_the_classes_define_it():
+    """`make settings-table` writes it anew."""
+    text = README.read_text(encoding="utf-8")
+    assert renewed(text) == text
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| `STARTUP_MODELS` | none | Models loaded at start; by default all, none in `explicit` mode. |",
+        "| `RUNTIME_MEM_FRACTION` | `0.9` | Part of the device memory that the server may use. (> 0, ≤ 1) |",
+        "| `LOG_FORMAT` | `text` | Form of the log lines. (`text`, `json`) |",
+        "| `weight` | `1` | Relative share of device time under `fair`. (> 0) |",
+    ],
+)
+def test_a_row_has_name_default_meaning_and_what_is_allowed(row):
+    assert row in tables().splitlines()
 
 
 # the path of one request, as the README of the code tells it

@@ -23,12 +23,18 @@ OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready", "/metrics"})
 ADMIN_PREFIXES = ("/admin", "/v2/repository/models")
 
 
-def door_of(path: str) -> Door:
+#: Paths that anyone with the API token may read, and only the admin may write.
+ADMIN_WRITES = frozenset({"/v2/logging"})
+
+
+def door_of(path: str, method: str = "GET") -> Door:
     """The door of a decoded path; slashes at the end and doubled ones open no other door."""
     plain = "/" + "/".join(segment for segment in path.split("/") if segment)
     if plain in OPEN_PATHS:
         return Door.OPEN
     if any(plain == prefix or plain.startswith(prefix + "/") for prefix in ADMIN_PREFIXES):
+        return Door.ADMIN
+    if plain in ADMIN_WRITES and method not in ("GET", "HEAD"):
         return Door.ADMIN
     segments = plain.split("/")
     if segments[1:3] == ["v2", "repository"] and segments[-1] in ("load", "unload"):

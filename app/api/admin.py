@@ -1,16 +1,23 @@
 """Admin commands and status."""
 
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeVar
 
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.api.bodies import documented, read_object
+from app.api.journal import Journal
 from app.domain.config import ModelPolicy, Residency
 from app.domain.errors import InvalidRequest
 from app.engine.engine import Engine
 from app.engine.status import NodeStatus, StatusReader
+from app.runtime.recent import REMEMBERED
+
+#: name → its value and which source won; secrets hidden.
+Settings = Mapping[str, Mapping[str, Any]]
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -62,15 +69,47 @@ def _read(kind: type[B], body: dict[str, Any]) -> B:
         raise InvalidRequest(f"field {field!r}: {first['msg']}{known}, got {first['input']!r:.100}") from None
 
 
-def router(engine: Engine, status: StatusReader) -> APIRouter:
+@dataclass(frozen=True, slots=True)
+class AdminStatus(NodeStatus):
+    """The node, and the settings of the process."""
+
+    settings: Settings
+
+
+class Recent(BaseModel):
+    """Answer of `GET /admin/recent`: facts of the latest requests and dispatches, oldest first."""
+
+    requests: list[dict[str, Any]]
+    dispatches: list[dict[str, Any]]
+
+
+def router(engine: Engine, status: StatusReader, journal: Journal, settings: Settings) -> APIRouter:
     """The routes of this module."""
     routes = APIRouter(tags=["admin"])
+    _commands(routes, engine)
 
     @routes.get("/status", summary="The node and its models", response_model=NodeStatus)
-    @routes.get("/admin/status", summary="The node, its models and its settings", response_model=NodeStatus)
     async def node_status() -> Response:
-        return Response(orjson.dumps(status.read(), option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
+        return _json(status.read())
 
+    @routes.get("/admin/status", summary="The node, its models and its settings", response_model=AdminStatus)
+    async def admin_status() -> Response:
+        node = status.read()
+        told = {each.name: getattr(node, each.name) for each in fields(NodeStatus)}
+        return _json(AdminStatus(**told, settings=settings))
+
+    @routes.get("/admin/recent", summary="The latest requests and dispatches", response_model=Recent)
+    async def recent(limit: Annotated[int, Query(ge=1, le=REMEMBERED)] = 1000) -> Response:
+        return await engine.offload(lambda: _json(journal.latest(limit)))
+
+    return routes
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
+
+
+def _commands(routes: APIRouter, engine: Engine) -> None:
     @routes.post(
         "/admin/set_policy",
         summary="Change a model's policy before the next dispatch",
@@ -98,5 +137,3 @@ def router(engine: Engine, status: StatusReader) -> APIRouter:
     async def compact(request: Request) -> dict[str, int]:
         wanted = _read(Compact, await read_object(request))
         return (await engine.compact(wanted.reload))._asdict()
-
-    return routes

@@ -53,6 +53,7 @@ class Answers:
         self._defaults: HeaderList | None = None
         self._lines = b""
         self._says_close = False
+        self._held = 0  # bytes of the last answer that the client was slow to take
         self._advancing = False
         self.current: Exchange | RequestResponseCycle | None = None
         self.since = monotonic()
@@ -82,6 +83,8 @@ class Answers:
         if self._advancing:
             return  # an answer that needed no waiting came from within: the loop below goes on
         self._advancing = True
+        if self._held and not self._flow.write_paused:
+            self._hold(0)
         while self._waiting and self.free and not self._transport.is_closing():
             self._begin(self._waiting.popleft())
         self._advancing = False
@@ -123,6 +126,7 @@ class Answers:
 
     def forget(self) -> None:
         """Nobody waits for answers any more: cancel what runs, give back what did not start."""
+        self._hold(0)
         story, self._story = self._story, None
         if story is not None:
             story.cancel()
@@ -152,6 +156,22 @@ class Answers:
         elif item.waits:
             self._transport.write(_CONTINUE)
 
+    def refusal(self, exchange: Exchange, error: Exception) -> Reply:
+        """What the handler makes of an error."""
+        assert self._handler is not None
+        return self._handler.refuse(exchange.head, error)
+
+    def serve(self, exchange: Exchange, body: Buffer) -> None:
+        """Admit a request that came in one piece, and that can be answered at once."""
+        assert self._handler is not None
+        self.current = exchange
+        try:
+            exchange.ticket = self._handler.admit(exchange.head)
+        except Exception as error:
+            self.respond(exchange, self.refusal(exchange, error))
+        else:
+            self.start(exchange, body)
+
     def start(self, exchange: Exchange, body: Buffer) -> None:
         """Hand the current request to the handler."""
         assert self._handler is not None
@@ -168,10 +188,9 @@ class Answers:
             return  # nobody waits for this answer any more
         self._story = None
         if isinstance(error, Exception):
-            assert self._handler is not None
             assert exchange.ticket is not None
             exchange.ticket.release()
-            reply = self._handler.refuse(exchange.head, error)
+            reply = self.refusal(exchange, error)
         if reply is None:
             self._transport.close()  # cancelled
             return
@@ -196,12 +215,20 @@ class Answers:
         else:
             # An empty view may have a shape that transports do not take.
             self._transport.writelines([b"".join(head), *[buffer for buffer in reply.body if len(buffer)]])
+            if self._flow.write_paused:
+                self._hold(self._transport.get_write_buffer_size())
         if self._connection.access_log and exchange.target:
             self._log(exchange, reply.status)
         if ends:
             self._hang_up()
         else:
             self.since = monotonic()
+
+    def _hold(self, nbytes: int) -> None:
+        """So many bytes wait for the client now."""
+        if self._handler is not None and nbytes != self._held:
+            self._handler.hold(nbytes - self._held)
+            self._held = nbytes
 
     def _open(self, reply: Reply) -> None:
         """Make the header lines that stay the same from answer to answer."""

@@ -10,12 +10,13 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from app.api import admin, metadata, metrics, repository
+from app.api import admin, configuration, log_settings, metadata, metrics, repository, statistics
 from app.api.access import Access
 from app.api.asgi_door import asgi_infer
 from app.api.errors import error_body, error_reply
 from app.api.exchange import InferenceHandler
 from app.api.gate import AccessGate
+from app.api.journal import Journal
 from app.domain.errors import ServingError
 from app.engine.engine import Engine
 from app.engine.readiness import Readiness
@@ -56,17 +57,22 @@ def create(
     access: Access,
     readiness: Readiness,
     status: StatusReader,
+    journal: Journal,
     worker: str,
     *,
+    settings: admin.Settings,
     version: str,
     explicit: bool,
     lifespan: Lifespan,
 ) -> FastAPI:
     """Wire the application. Nothing here knows how the parts were built."""
     app = FastAPI(title="inference-server", version=version, lifespan=lifespan, redirect_slashes=False)
+    app.include_router(statistics.router(engine, status))
+    app.include_router(configuration.router(engine))
     app.include_router(metadata.router(engine, readiness, version))
+    app.include_router(log_settings.router(log_settings.Loudness()))
     app.include_router(repository.router(engine, explicit))
-    app.include_router(admin.router(engine, status))
+    app.include_router(admin.router(engine, status, journal, settings))
 
     @app.get("/", tags=["V2"], summary="What this is")
     async def root() -> dict[str, str]:
@@ -88,10 +94,10 @@ def _handle_errors(app: FastAPI) -> None:
         return Response(error_body(message, code), status, headers, "application/json")
 
     @app.exception_handler(ServingError)
-    async def serving_error(_: Request, error: ServingError) -> Response:
-        reply = error_reply(error)
+    async def serving_error(request: Request, error: ServingError) -> Response:
+        reply = error_reply(error, request.state.request_id)
         headers = {name.decode(): value.decode() for name, value in reply.headers}
-        return answer(reply.status, error.message, error.code, headers)
+        return Response(b"".join(reply.body), reply.status, headers)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
@@ -106,5 +112,8 @@ def _handle_errors(app: FastAPI) -> None:
         return answer(400, f"{where}: {first['msg']}", "invalid_request")
 
     @app.exception_handler(Exception)
-    async def crash(_: Request, error: Exception) -> Response:
-        return answer(500, "internal error", "internal")
+    async def crash(request: Request, error: Exception) -> Response:
+        # Outside of the gate. The server logs the traceback.
+        request_id = request.state.request_id
+        logger.error("request %s failed: %s", request_id, type(error).__name__)
+        return answer(500, f"internal error (request {request_id})", "internal", {"x-request-id": request_id})

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -9,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.connection import Body, forgettable, framing, infer_target
 from app.api.exchange import Buffer, InferenceHandler, Reply, RequestHead, Ticket
+from app.api.malformed import LATE
 from app.domain.errors import InvalidRequest
 
 
@@ -30,9 +32,14 @@ async def asgi_infer(handler: InferenceHandler, scope: Scope, receive: Receive, 
         await send_reply(handler.refuse(head, error), send, ends=not forgettable(length, waits))
         return
     try:
-        body = await _read(ticket, length, receive)
+        async with asyncio.timeout(None if ticket.deadline == inf else ticket.deadline - monotonic()):
+            body = await _read(ticket, length, receive)
         reply = await _handle(handler, ticket, body, receive)
     except _Gone:
+        return
+    except TimeoutError:
+        ticket.release(LATE.code)
+        await send_reply(handler.refuse(head, LATE), send, ends=True)
         return
     except Exception as error:
         await send_reply(handler.refuse(head, error), send, ends=True)

@@ -6,7 +6,8 @@ import orjson
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from app.domain.errors import Cancelled, InvalidRequest, PayloadTooLarge
+from app.api.codec.depth import check_depth
+from app.domain.errors import Cancelled, InvalidRequest, PayloadTooLarge, UnsupportedEncoding
 
 #: Most bytes of such a body.
 MAX_BYTES = 1_048_576
@@ -16,8 +17,10 @@ async def read_object(request: Request) -> dict[str, Any]:
     """The body as a JSON object, an empty one for an empty body.
 
     Content-Type is not looked at: curl sends that of a form, and some clients of this protocol send none. Raises
-    `InvalidRequest`, `PayloadTooLarge`, or `Cancelled` when the client went away.
+    `InvalidRequest`, `PayloadTooLarge`, `UnsupportedEncoding`, or `Cancelled` when the client went away.
     """
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedEncoding("only inference requests may be compressed")
     body = bytearray()
     try:
         async for piece in request.stream():
@@ -32,6 +35,7 @@ async def read_object(request: Request) -> dict[str, Any]:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidRequest(f"the body must be a JSON object, not a {type(value).__name__}")
+    check_depth(value, (), 1)
     return value
 
 

@@ -2,11 +2,14 @@
 
 import re
 from dataclasses import dataclass
+from math import inf
 from urllib.parse import unquote
 
+import httptools
 import numpy as np
 
-from app.api.exchange import Buffer, HeaderList, Reply, RequestHead, Ticket
+from app.api.exchange import Buffer, HeaderList, InferenceHandler, Reply, RequestHead, Ticket
+from app.api.malformed import CHUNKED_UPGRADE, identified
 
 #: Bodies of refused requests up to this many bytes are read and forgotten, so that the connection can go on.
 FORGETTABLE_BYTES = 65_536
@@ -24,6 +27,15 @@ def infer_target(target: bytes) -> tuple[str, str | None] | None:
         return None
     model, version = match.groups()
     return unquote(model.decode()), None if version is None else unquote(version.decode())
+
+
+def readable(method: bytes, target: bytes) -> bool:
+    """Whether a target that is no inference route can be looked up: a path, or a URL with one, or `OPTIONS *`."""
+    try:
+        path: bytes | None = httptools.parse_url(target).path
+    except httptools.HttpParserInvalidURLError:
+        return False
+    return path is not None and (path.startswith(b"/") or (path == b"*" and method == b"OPTIONS"))
 
 
 def framing(headers: HeaderList) -> tuple[int | None, bool]:
@@ -116,11 +128,37 @@ class Exchange:
         self.waits = waits  # for 100 Continue
 
     @classmethod
+    def arriving(
+        cls, handler: InferenceHandler, target: tuple[str, str | None], parser: httptools.HttpRequestParser,
+        url: bytes, headers: HeaderList, now: float,
+    ) -> "Exchange":  # fmt: skip
+        """A request whose head is complete, admitted or refused; `target` is what `url` names."""
+        (length, waits), old = framing(headers), parser.get_http_version() == "1.0"
+        head = RequestHead(*target, tuple(headers), now, length)
+        exchange = cls(head, url, old=old, waits=waits and not old)
+        exchange.keep_alive = parser.should_keep_alive()
+        exchange.body = Body(length)
+        if length is None and parser.should_upgrade():
+            exchange.reply = identified(CHUNKED_UPGRADE, headers)
+        else:
+            try:
+                exchange.ticket = handler.admit(head)
+            except Exception as error:
+                exchange.reply = handler.refuse(head, error)
+        return exchange
+
+    @classmethod
     def refused(cls, reply: Reply, now: float) -> "Exchange":
         """Stands for what is no request, and has its answer."""
         exchange = cls(RequestHead("", None, (), now, 0), b"")
         exchange.reply = reply
         return exchange
+
+    def pour(self, data: bytes) -> bytes:
+        """Take body bytes past the parser, which would copy them; return what follows the body."""
+        missing = self.body.missing
+        self.body.add(data if len(data) <= missing else data[:missing])
+        return data[missing:]
 
     def count(self) -> None:
         """Account for the bytes of a chunked body: once per read, as a chunk may be one byte. Raises as `grow` does."""
@@ -128,10 +166,15 @@ class Exchange:
             self.ticket.grow(self.body.filled - self.counted)
             self.counted = self.body.filled
 
-    def give_back(self) -> None:
-        """Give back the place of a request that will not be handled."""
+    @property
+    def deadline(self) -> float:
+        """Until when the body may arrive, as far as the headers tell; infinite for a request that was refused."""
+        return inf if self.ticket is None else self.ticket.deadline
+
+    def give_back(self, code: str | None = None) -> None:
+        """Give back the place of a request that will not be handled; `code` as for `Ticket.release`."""
         if self.ticket is not None:
-            self.ticket.release()
+            self.ticket.release(*([] if code is None else [code]))
             self.ticket = None
 
 

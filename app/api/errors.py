@@ -37,7 +37,7 @@ ADVICE: Mapping[type[errors.ServingError], tuple[tuple[bytes, bytes], ...]] = {
     errors.ModelUnavailable: ((b"retry-after", b"1"),),
     errors.ShuttingDown: ((b"connection", b"close"),),
     errors.Unauthorized: ((b"www-authenticate", b"Bearer"),),
-    errors.UnsupportedEncoding: ((b"accept-encoding", b"identity"),),
+    errors.UnsupportedEncoding: ((b"accept-encoding", b"gzip, deflate"),),
 }
 
 

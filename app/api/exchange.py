@@ -15,7 +15,8 @@ class RequestHead:
     """An inference request before its body: complete headers, `received_at` in monotonic seconds.
 
     `model` and `version` are percent-decoded path segments; `content_length` is None for a chunked body. `read` is the
-    handler's: what it made of the headers, which a door hands on to the next request with the very same ones.
+    handler's: what it made of the headers, which a door hands on to the next request with the very same ones; so is
+    `admitted`.
     """
 
     model: str
@@ -24,6 +25,7 @@ class RequestHead:
     received_at: float
     content_length: int | None = None
     read: Any = None
+    admitted: bool = False
 
 
 @dataclass(slots=True)
@@ -41,13 +43,21 @@ class Reply:
 
 
 class Ticket(Protocol):
-    """A request that was admitted: it holds its place in the in-flight counts until `release`."""
+    """A request that was admitted: it holds its place in the in-flight counts until `release`.
+
+    `deadline` is as far as the headers tell, in monotonic seconds, infinite where there is none.
+    """
+
+    deadline: float
 
     def grow(self, nbytes: int) -> None:
         """Account for body bytes of a chunked request. Raises `PayloadTooLarge` or `TooManyRequests`."""
 
-    def release(self) -> None:
-        """Give the place back. Idempotent; `handle` calls it, a door calls it when there is no body to handle."""
+    def release(self, code: str = ...) -> None:
+        """Give the place back. Idempotent; `handle` calls it, a door calls it when there is no body to handle.
+
+        `code` is that of the error with which the door ended it; left out, the client went away, or `grow` raised.
+        """
 
 
 class InferenceHandler(Protocol):
@@ -58,6 +68,9 @@ class InferenceHandler(Protocol):
 
     async def handle(self, ticket: Ticket, body: Buffer) -> Reply:
         """Answer an admitted request; every failure becomes a reply. Cancelling it withdraws the request."""
+
+    def hold(self, nbytes: int) -> None:
+        """Count bytes of answers that clients do not take; negative when they are gone."""
 
     def refuse(self, head: RequestHead, error: Exception) -> Reply:
         """The reply for an error raised by `admit` or `grow`."""

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+from math import inf
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -12,10 +13,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from app.api.answers import Answers
-from app.api.connection import Body, Exchange, Repeat, forgettable, framing, head_size, infer_target
-from app.api.exchange import InferenceHandler, Reply, RequestHead
-from app.api.malformed import BROKEN, CHUNKED_UPGRADE, MALFORMED, MAX_HEAD_BYTES, TOO_LARGE, TOO_SLOW
-from app.api.patience import Patience
+from app.api.connection import Exchange, Repeat, forgettable, framing, head_size, infer_target, readable
+from app.api.exchange import InferenceHandler, Reply
+from app.api.malformed import BROKEN, CHUNKED_UPGRADE, LATE, MALFORMED, MAX_HEAD_BYTES, TOO_LARGE, TOO_SLOW, identified
+from app.api.patience import Patience, credited
+from app.api.replay import replay
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class FastPathProtocol(HttpToolsProtocol):
         self._deaf = False  # no further request is read
         self._cut = False  # nor the rest of the last one
         self._overhead = 0  # bytes in a row that were not body
+        self._unread = 0  # bytes of an ASGI request's body that the parser will not see
         self._now = 0.0  # of the data being parsed
 
     # What the transport and the server call
@@ -51,10 +54,8 @@ class FastPathProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._answers = Answers(self, self._handler, super()._start_asgi_task, self._hang_up)
-        read_timeout = self.app_state.get("read_timeout", 30.0)
-        self._patience = Patience(
-            self, self._answers, read_timeout, lambda: self._stage != BETWEEN, lambda: self._fail(TOO_SLOW)
-        )
+        seconds = self.app_state.get("read_timeout", 30.0)
+        self._patience = Patience(self, self._answers, seconds, self._expected, self._give_up)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._patience.cancel()
@@ -73,7 +74,8 @@ class FastPathProtocol(HttpToolsProtocol):
             and self._answers.free
             and not self._deaf
         ):
-            self._serve_again(repeat, data)
+            # A head that is, byte for byte, that of the request before: no parser needs to see it.
+            self._answers.serve(repeat.again(self._now), data[len(repeat.raw) :])
         elif not self._deaf:
             self._read(data)
 
@@ -88,23 +90,9 @@ class FastPathProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         self._answers.drain()
 
-    # Reading
-
-    def _serve_again(self, repeat: Repeat, data: bytes) -> None:
-        """Serve a request whose head, byte for byte, is that of the one before: no parser needs to see it."""
-        assert self._handler is not None
-        exchange = self._answers.current = repeat.again(self._now)
-        try:
-            exchange.ticket = self._handler.admit(exchange.head)
-        except Exception as error:
-            self._answers.respond(exchange, self._handler.refuse(exchange.head, error))
-        else:
-            self._answers.start(exchange, data[len(repeat.raw) :])
-
     def _read(self, data: bytes) -> None:
-        receiving = self._receiving
-        if receiving is not None and receiving.head.content_length is not None:
-            data = self._pour(receiving, data)
+        if self._stage == BODY:
+            data = self._read_body(data)
             if not data:
                 return
         alone = self._stage == BETWEEN
@@ -116,6 +104,8 @@ class FastPathProtocol(HttpToolsProtocol):
             self._fail(TOO_LARGE)
         elif self._receiving is not None:
             self._count(self._receiving)
+            if (self._expected() or inf) < inf:
+                self._patience.hurry()
         elif alone and self._finished is not None:
             self._repeat = Repeat.of(self._finished, data)
 
@@ -123,13 +113,11 @@ class FastPathProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            if self._receiving is not None or self._finished is not None:
-                # An offer to speak something else, as some clients offer h2c: the request stands, its body follows.
-                self._read(data[upgrade.args[0] :])
-            elif self._should_upgrade():
+            if self._receiving is None and self._finished is None and self._should_upgrade():
                 self.handle_websocket_upgrade()
-            else:
-                self._unsupported_upgrade_warning()
+            elif rest := data[upgrade.args[0] :]:
+                # An offer to speak something else, as some clients offer h2c: the request stands, its body follows.
+                self._read(rest)
         except httptools.HttpParserCallbackError as error:
             if not isinstance(error.__context__, _Enough):
                 self._break(error.__context__)
@@ -137,19 +125,23 @@ class FastPathProtocol(HttpToolsProtocol):
             if not self._deaf:
                 self._fail(MALFORMED)
 
-    def _pour(self, exchange: Exchange, data: bytes) -> bytes:
-        """Take body bytes past the parser, which would copy them; return what follows the body."""
-        self._patience.since = self._now
-        missing = exchange.body.missing
-        if len(data) < missing:
-            exchange.body.add(data)
-            return b""
-        exchange.body.add(data[:missing])
-        # The old parser still waits for this body.
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._complete(exchange)
-        return data[missing:]
+    def _read_body(self, data: bytes) -> bytes:
+        """Take the body bytes that the parser is not to see; return what is left for it."""
+        exchange = self._receiving
+        if exchange is not None and exchange.head.content_length is not None:
+            self._patience.since = credited(self._patience.since, len(data), self._now)
+            data = exchange.pour(data)
+            if not exchange.body.missing:
+                # The old parser still waits for this body.
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                self._complete(exchange)
+        elif self._unread:
+            piece, data = data[: self._unread], data[self._unread :]
+            self._unread -= len(piece)
+            self.on_body(piece)
+            self.on_message_complete()
+        return data
 
     # What the parser calls
 
@@ -168,50 +160,45 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self._overhead > MAX_HEAD_BYTES and head_size(self.url, self.headers) > MAX_HEAD_BYTES:
-            self._fail(TOO_LARGE)
-            raise _Enough
+            self._refuse_head(TOO_LARGE)
         self._stage = BODY
         self._overhead = 0
-        target = infer_target(self.url) if self.parser.get_method() == b"POST" else None
+        method = self.parser.get_method()
+        target = infer_target(self.url) if method == b"POST" else None
         if self._handler is None or target is None:
-            self._pass_on()
+            self._pass_on(method)
         else:
-            self._take(self._handler, *target)
+            self._take(self._handler, target)
 
-    def _take(self, handler: InferenceHandler, model: str, version: str | None) -> None:
-        (length, waits), old = framing(self.headers), self.parser.get_http_version() == "1.0"
-        head = RequestHead(model, version, tuple(self.headers), self._now, length)
-        exchange = self._receiving = Exchange(head, self.url, old=old, waits=waits and not old)
-        exchange.keep_alive = self.parser.should_keep_alive()
-        exchange.body = Body(length)
-        if length is None and self.parser.should_upgrade():
-            exchange.reply = CHUNKED_UPGRADE
-        else:
-            try:
-                exchange.ticket = handler.admit(head)
-            except Exception as error:
-                exchange.reply = handler.refuse(head, error)
-        if exchange.reply is not None and not forgettable(length, waits):
+    def _take(self, handler: InferenceHandler, target: tuple[str, str | None]) -> None:
+        exchange = Exchange.arriving(handler, target, self.parser, self.url, self.headers, self._now)
+        self._receiving = exchange
+        if exchange.reply is not None and not forgettable(exchange.head.content_length, exchange.waits):
             self._cut_off(exchange)
         self._answers.push(exchange)
         if self._deaf:
             raise _Enough
 
-    def _pass_on(self) -> None:
-        """Make it the ASGI request that uvicorn would have made of it."""
-        url, headers = self.url, self.headers
-        super().on_message_begin()
-        self.url = url
-        for name, value in headers:
-            super().on_header(name, value)
-        self.cycle = None  # type: ignore[assignment] # the order of answers is not uvicorn's to keep
-        super().on_headers_complete()
+    def _pass_on(self, method: bytes) -> None:
+        if method == b"CONNECT" or not readable(method, self.url):
+            self._refuse_head(MALFORMED)
+        if self.parser.should_upgrade() and not self._should_upgrade():
+            length, _ = framing(self.headers)
+            if length is None:
+                self._refuse_head(CHUNKED_UPGRADE)
+            self._unread = length or 0
+        replay(self, self.url, self.headers)
+
+    def _refuse_head(self, reply: Reply) -> NoReturn:
+        self._stage = HEAD
+        self._fail(reply)
+        raise _Enough
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answers.push((cycle, app))
 
     def on_body(self, body: bytes) -> None:
-        self._patience.since = self._now
+        self._patience.since = credited(self._patience.since, len(body), self._now)
         self._overhead = 0
         if self._receiving is not None:
             self._receiving.body.add(body)
@@ -221,16 +208,15 @@ class FastPathProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         exchange = self._receiving
         if exchange is None:
-            self._stage = BETWEEN
-            super().on_message_complete()
+            if not self._unread:
+                self._stage = BETWEEN
+                super().on_message_complete()
         elif not exchange.body.missing:  # an offer to upgrade ends the message early
             self._complete(exchange)
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
         self._answers.asgi_done()
-
-    # How a request ends
 
     def _complete(self, exchange: Exchange) -> None:
         self._receiving, self._finished = None, exchange
@@ -245,8 +231,7 @@ class FastPathProtocol(HttpToolsProtocol):
         try:
             exchange.count()
         except Exception as error:
-            assert self._handler is not None
-            self._refuse(exchange, self._handler.refuse(exchange.head, error))
+            self._refuse(exchange, self._answers.refusal(exchange, error))
 
     def _refuse(self, exchange: Exchange, reply: Reply) -> None:
         """Answer a request that was admitted, but will not be handled."""
@@ -263,8 +248,23 @@ class FastPathProtocol(HttpToolsProtocol):
         self._stage = BETWEEN
         self._deaf = self._cut = True
 
+    def _expected(self) -> float | None:
+        """The deadline of the request that arrives, None between requests."""
+        return None if self._stage == BETWEEN else inf if self._receiving is None else self._receiving.deadline
+
+    def _give_up(self) -> None:
+        """The rest of the request that arrives did not come in time."""
+        exchange = self._receiving
+        if exchange is not None and exchange.deadline <= monotonic():
+            exchange.give_back(LATE.code)
+            self._fail(self._answers.refusal(exchange, LATE))
+        else:
+            self._fail(TOO_SLOW)
+
     def _fail(self, reply: Reply) -> None:
         """Answer, in its turn, a request that cannot be read to its end; the connection ends with it."""
+        if not reply.fresh:
+            reply = identified(reply, () if self._stage == BETWEEN else self.headers)
         exchange = self._receiving
         if exchange is None and self._stage == BODY and not self._answers.withdraw(self.cycle):
             self.transport.close()  # ASGI has begun its answer

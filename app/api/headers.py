@@ -1,13 +1,16 @@
 """The request headers that the inference route reads."""
 
+import os
 from dataclasses import dataclass
 from math import inf
 
+from app.api.compression import DECODERS, choose
 from app.api.exchange import HeaderList
 from app.domain.errors import InvalidRequest, UnsupportedEncoding
 
 _READ = frozenset(
     {
+        b"accept-encoding",
         b"authorization",
         b"content-encoding",
         b"inference-header-content-length",
@@ -26,9 +29,15 @@ MAX_REQUEST_ID = 256
 
 @dataclass(slots=True)
 class InferHeaders:
-    """The values of interest. `timeout` is in seconds, infinite where there is none."""
+    """The values of interest. `timeout` is in seconds, infinite where there is none.
 
+    `content_encoding` is the coding of a compressed body, a key of `DECODERS`; `coding` that for the answer.
+    """
+
+    accept_encoding: bytes | None = None
     authorization: bytes | None = None
+    coding: str | None = None
+    content_encoding: str | None = None
     header_length: str | None = None
     request_id: bytes | None = None
     timeout: float = inf
@@ -40,6 +49,8 @@ def read_headers(headers: HeaderList) -> InferHeaders:
     for name, value in headers:
         if name in _READ:
             _take(found, name, value)
+    if found.accept_encoding is not None:
+        found.coding = choose(found.accept_encoding)
     return found
 
 
@@ -50,12 +61,30 @@ def _take(found: InferHeaders, name: bytes, value: bytes) -> None:
         found.header_length = value.decode("latin-1")
     elif name == b"authorization":
         found.authorization = value
+    elif name == b"accept-encoding":
+        found.accept_encoding = value if found.accept_encoding is None else found.accept_encoding + b"," + value
     elif name == b"x-request-id":
         found.request_id = value[:MAX_REQUEST_ID]
-    elif name != b"content-encoding":
+    elif name == b"content-encoding":
+        found.content_encoding = read_encoding(value, found.content_encoding)
+    else:
         found.timeout = min(found.timeout, parse_timeout(name, value))
-    elif value.strip().lower() not in (b"", b"identity"):
-        raise UnsupportedEncoding(f"content encoding {value.decode('latin-1')!r} is not supported")
+
+
+def read_encoding(value: bytes, before: str | None = None) -> str | None:
+    """The coding of a compressed body, None for a plain one. Raises `UnsupportedEncoding`, also for a second coding."""
+    coding = value.decode("latin-1").strip().lower()
+    if coding in ("", "identity"):
+        return before
+    if coding not in DECODERS or before is not None:
+        raise UnsupportedEncoding(f"content encoding {coding!r:.100} is not supported: send gzip, deflate or none")
+    return coding
+
+
+def request_id_of(headers: HeaderList) -> bytes:
+    """The request id that the client sent, cut to `MAX_REQUEST_ID`, or a new one."""
+    given = next((value for name, value in headers if name == b"x-request-id"), b"")
+    return given[:MAX_REQUEST_ID] or os.urandom(8).hex().encode()
 
 
 def parse_timeout(name: bytes, value: bytes) -> float:

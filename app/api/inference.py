@@ -2,98 +2,53 @@
 
 import logging
 import os
+from functools import partial
 from itertools import count
 from math import inf
 
 from app.api.access import Access, Door
+from app.api.admission import UNSAID, Admission, Deadline
+from app.api.codec.aside import LARGE_JSON, parse_large
+from app.api.codec.head import parse_head
 from app.api.codec.reply import Encoded, Encoder
-from app.api.codec.request import Decoded, Decoder
+from app.api.codec.request import Decoded, Decoder, Parse
+from app.api.compression import compress
 from app.api.errors import error_reply
 from app.api.exchange import Buffer, Reply, RequestHead, Ticket
-from app.api.headers import MAX_REQUEST_ID, InferHeaders, read_headers
+from app.api.headers import InferHeaders, read_headers, request_id_of
+from app.api.journal import EndedRequest, Journal
 from app.api.limits import InFlight
-from app.domain.errors import Cancelled, PayloadTooLarge, ServingError
+from app.domain.errors import PayloadTooLarge, ServingError
 from app.domain.tensors import Tensors
 from app.engine.engine import ESCAPES, Engine
-from app.engine.expiry import Expiry, Watch, unwatched
 from app.engine.request import InferRequest, InferResult, Timings
-from app.runtime.registry import Generation
+from app.runtime.aside import Aside
+from app.runtime.recent import DispatchLog
 
 logger = logging.getLogger(__name__)
-
-UNSAID = "unsaid"
 
 #: Bodies and answers up to this many bytes are decoded and encoded on the event loop: a hop costs more.
 IN_PLACE_BYTES = 65_536
 
 
-class Admission:
-    """An admitted request's place in the in-flight counts; given back once."""
-
-    __slots__ = ("_code", "_inference", "_nbytes", "_open", "asked", "deadline", "generation", "head", "headers",
-                 "request_id")  # fmt: skip
-
-    def __init__(
-        self,
-        inference: "Inference",
-        head: RequestHead,
-        headers: InferHeaders,
-        request_id: bytes,
-        asked: Generation,
-        generation: Generation,
-        deadline: float,
-    ) -> None:
-        self._inference = inference
-        self._nbytes = head.content_length or 0
-        self._open = True
-        self._code: str | None = Cancelled.reason
-        self.head = head
-        self.headers = headers
-        self.request_id = request_id
-        self.asked = asked
-        """What the client named; `generation`, which serves the request, may be its fallback."""
-        self.generation = generation
-        self.deadline = deadline
-        """As far as the headers tell; monotonic seconds, infinite where there is none."""
-
-    def divert(self, deadline: float) -> Generation | None:
-        """Go to the fallback, one step only; it, or None where there is none that can take the request."""
-        other = self._inference.engine.divert(self.generation, deadline) if self.generation is self.asked else None
-        if other is not None:
-            self.generation = other
-        return other
-
-    def grow(self, nbytes: int) -> None:
-        """Account for body bytes that no Content-Length announced. Raises `PayloadTooLarge` or `TooManyRequests`."""
-        try:
-            self._inference.in_flight.grow(nbytes, self._nbytes)
-        except ServingError as error:
-            self._code = error.code
-            raise
-        self._nbytes += nbytes
-
-    def release(self, code: str | None = UNSAID) -> None:
-        """Give the place back, the first time.
-
-        `code` is that of the error the request ended with, None for an answer; a request of which nothing is said
-        was refused by `grow`, or cancelled.
-        """
-        if self._open:
-            self._open = False
-            inference, engine = self._inference, self._inference.engine
-            inference.in_flight.leave(self._nbytes)
-            seconds = engine.clock() - self.head.received_at
-            engine.end(self.generation, self._code if code is UNSAID else code, seconds)
-
-
 class Inference:
     """Serves `POST /v2/models/{name}[/versions/{version}]/infer`. Event loop only."""
 
-    def __init__(self, engine: Engine, access: Access, in_flight: InFlight, max_json_bytes: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        access: Access,
+        in_flight: InFlight,
+        max_json_bytes: int,
+        aside: Aside | None = None,
+        journal: Journal | None = None,
+    ) -> None:
         self.engine = engine
+        self.journal = journal or Journal(engine.clock, DispatchLog())
         self.in_flight = in_flight
         self._access = access
         self._max_json_bytes = max_json_bytes
+        self._aside = aside
         self._decoder = Decoder()
         self._encoder = Encoder()
         self._ids = count(1)
@@ -118,12 +73,34 @@ class Inference:
         except ServingError:
             self.in_flight.leave(nbytes)
             raise
-        return Admission(self, head, headers, headers.request_id or self._new_id(), asked, generation, deadline)
+        head.admitted = True
+        return Admission(
+            self.engine,
+            self.in_flight,
+            self.journal,
+            head,
+            headers,
+            headers.request_id or self._new_id(),
+            asked,
+            generation,
+            deadline,
+        )
+
+    def hold(self, nbytes: int) -> None:
+        """Count bytes of answers that their clients do not take; negative when they are gone."""
+        self.in_flight.hold(nbytes)
 
     def refuse(self, head: RequestHead, error: Exception) -> Reply:
-        """The reply to a request that was not admitted."""
-        request_id = next((value for name, value in head.headers if name == b"x-request-id"), b"")[:MAX_REQUEST_ID]
-        return self._failed(error, request_id or self._new_id())
+        """The reply to a request that was not admitted, or that its client did not complete."""
+        request_id = request_id_of(head.headers)
+        if not head.admitted:
+            code = error.code if isinstance(error, ServingError) else "internal"
+            seconds, nbytes = self.engine.clock() - head.received_at, head.content_length or 0
+            model = head.model if head.model in self.engine.registry.public else None
+            self.journal.ended(
+                EndedRequest(head.received_at, model, request_id, code, seconds, inf, nbytes=nbytes), head.headers
+            )
+        return self._failed(error, request_id)
 
     def _new_id(self) -> bytes:
         return f"{self._id_prefix}-{next(self._ids):x}".encode()
@@ -145,19 +122,24 @@ class Inference:
             ticket.release(code)
         return reply
 
-    async def _answer(self, admission: Admission, body: Buffer, deadline: "Deadline") -> Reply:
-        engine, generation = self.engine, admission.generation
+    async def _answer(self, admission: Admission, body: Buffer, deadline: Deadline) -> Reply:
+        engine, headers = self.engine, admission.headers
         began = engine.clock()
         if deadline.at < inf:
             deadline.begin(began)
-        if len(body) <= IN_PLACE_BYTES:
+        if len(body) <= IN_PLACE_BYTES and headers.content_encoding is None:
             decoded = self._decode(admission, body)
         else:
-            decoded = await deadline.watch(engine.offload(self._decode, admission, body))
-        decoded_at = engine.clock()
+            decoded = await self._decode_elsewhere(admission, body, deadline)
+        decoded_at, timings = engine.clock(), admission.timings
+        timings.decode = decoded_at - began
+        admission.rows = admission.generation.bundle.spec.client_rows(decoded.inputs)
         if decoded.timeout_us is not None:
             deadline.tighten(decoded.timeout_us / 1e6, decoded_at)
-        request = InferRequest(generation, decoded.inputs, decoded_at, decoded.parameters, deadline.at, deadline.watch)
+            admission.deadline = deadline.at
+        request = InferRequest(
+            admission.generation, decoded.inputs, decoded_at, decoded.parameters, deadline.at, deadline.watch, timings
+        )
         try:
             result = await engine.infer(request)
         except ESCAPES:
@@ -166,28 +148,42 @@ class Inference:
                 raise
             result = await engine.infer(request._replace(generation=other))
         answered_at = engine.clock()
+        admission.batch = result.batch_rows, result.batch_size
         diverted_from = None if result.generation is admission.asked else admission.head.model
-        if _small(result.outputs):
+        if headers.coding is None and _small(result.outputs):
             encoded = self._encode(decoded, result, diverted_from)
         else:
-            encoded = await deadline.watch(engine.offload(self._encode, decoded, result, diverted_from))
-        timings, now = result.timings, engine.clock()
-        timings.decode, timings.encode = decoded_at - began, now - answered_at
+            encode = self._encode if headers.coding is None else partial(self._encode_compressed, headers.coding)
+            encoded = await deadline.watch(engine.offload(encode, decoded, result, diverted_from))
+        now = engine.clock()
+        timings.encode = now - answered_at
         if deadline.at < inf:
             engine.learn_reply(result.generation, now - result.executed_at)
         fresh = ((b"server-timing", server_timing(timings)), (b"x-request-id", admission.request_id))
         return Reply(200, encoded.headers, encoded.body, fresh)
 
-    def _decode(self, admission: Admission, body: Buffer) -> Decoded:
+    async def _decode_elsewhere(self, admission: Admission, body: Buffer, deadline: Deadline) -> Decoded:
+        """Decode what is compressed or large: not on the event loop, and large JSON not in this process."""
+        headers = admission.headers
+        if headers.content_encoding is not None:
+            body = await admission.unpack(body, headers.content_encoding, deadline)
+        if self._aside is None or _json_size(len(body), headers.header_length) <= LARGE_JSON:
+            return await deadline.watch(self.engine.offload(self._decode, admission, body))
+        parse = partial(parse_large, self._aside.ask)
+        return await deadline.watch(self._aside.run(self._decode, admission, body, parse))
+
+    def _decode(self, admission: Admission, body: Buffer, parse: Parse = parse_head) -> Decoded:
         generation, header_length = admission.generation, admission.headers.header_length
         if len(body) > self._max_json_bytes:
-            self._check_json(len(body), header_length)
-        return self._decoder.decode(body, header_length, generation.model_id, generation.bundle.spec)
+            self._check_json(_json_size(len(body), header_length))
+        bundle = generation.bundle
+        spec = bundle.spec
+        decoded = self._decoder.decode(body, header_length, generation.model_id, spec, parse)
+        if spec.text_inputs and bundle.hooks.preprocess is None:
+            spec.check_text(decoded.inputs)
+        return decoded
 
-    def _check_json(self, size: int, header_length: str | None) -> None:
-        """Refuse a JSON part above the limit: its parser holds the interpreter, and so every other request."""
-        if header_length is not None and header_length.isdecimal():
-            size = int(header_length[:20])
+    def _check_json(self, size: int) -> None:
         if size > self._max_json_bytes:
             raise PayloadTooLarge(
                 f"the JSON part has {size} bytes; the most is {self._max_json_bytes}: send tensors in binary form "
@@ -201,48 +197,28 @@ class Inference:
         generation = result.generation
         return self._encoder.encode(decoded, generation.model_id, generation.bundle.spec, result.outputs, parameters)
 
+    def _encode_compressed(
+        self, coding: str, decoded: Decoded, result: InferResult, diverted_from: str | None
+    ) -> Encoded:
+        """The answer in the coding that its client asked for, where that makes it smaller."""
+        encoded = self._encode(decoded, result, diverted_from)
+        body = compress(encoded.body, coding)
+        return encoded if body is None else Encoded((*encoded.headers, (b"content-encoding", coding.encode())), body)
+
     def _failed(self, error: Exception, request_id: bytes) -> Reply:
         if not isinstance(error, ServingError):
             logger.error("request %s failed", request_id.decode("latin-1"), exc_info=error)
             error = ServingError("internal error")
         reply = error_reply(error, request_id.decode("latin-1"))
-        if reply.status == 500:
-            logger.error("request %s: 500 %s: %s", request_id.decode("latin-1"), error.code, error.message)
         reply.fresh = ((b"x-request-id", request_id),)
         return reply
 
 
-class Deadline:
-    """The deadline of one request as it becomes known: by header and by model at first, by its parameters later.
-
-    `at` is in monotonic seconds, counted from complete request headers, infinite where there is none; `watch` fails
-    what the request awaits when it passes. Event loop only.
-    """
-
-    __slots__ = ("_expiry", "_received_at", "at", "watch")
-
-    def __init__(self, admission: Admission) -> None:
-        self._received_at = admission.head.received_at
-        self._expiry: Expiry | None = None
-        self.at = admission.deadline
-        self.watch: Watch = unwatched
-
-    def begin(self, now: float) -> None:
-        """Start the timer of a finite deadline."""
-        self._expiry = Expiry(self.at - now)
-        self.watch = self._expiry.watch
-
-    def tighten(self, timeout: float, now: float) -> None:
-        """The request itself allows so many seconds; the tightest counts."""
-        if self._received_at + timeout < self.at:
-            self.cancel()
-            self.at = self._received_at + timeout
-            self.begin(now)
-
-    def cancel(self) -> None:
-        """The request has its answer."""
-        if self._expiry is not None:
-            self._expiry.cancel()
+def _json_size(size: int, header_length: str | None) -> int:
+    """How much of a body of `size` bytes is JSON, as far as the header can be believed."""
+    if header_length is not None and header_length.isdecimal():
+        return min(int(header_length[:20]), size)
+    return size
 
 
 def _small(outputs: Tensors) -> bool:

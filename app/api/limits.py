@@ -11,7 +11,7 @@ class InFlight:
         self._max_per_model = max(max_requests // 2, 1)
         self._max_bytes = max_bytes
         # A body that never fits must not be told to try again.
-        self._max_body_bytes = min(max_body_bytes, max_bytes)
+        self.max_body_bytes = min(max_body_bytes, max_bytes)
         self.requests = 0
         self.nbytes = 0
 
@@ -30,12 +30,16 @@ class InFlight:
 
     def grow(self, nbytes: int, already: int) -> None:
         """Count `nbytes` more of a body that has `already` so many. Raises `TooManyRequests` or `PayloadTooLarge`."""
-        if already + nbytes > self._max_body_bytes:
+        if already + nbytes > self.max_body_bytes:
             raise PayloadTooLarge(
-                f"the body has {already + nbytes} bytes or more; the most is {self._max_body_bytes} bytes"
+                f"the body has {already + nbytes} bytes or more; the most is {self.max_body_bytes} bytes"
             )
         if self.nbytes + nbytes > self._max_bytes:
             raise TooManyRequests(f"{self.nbytes} request bytes are in flight; the most is {self._max_bytes}")
+        self.nbytes += nbytes
+
+    def hold(self, nbytes: int) -> None:
+        """Count bytes that belong to no place; negative when they are gone."""
         self.nbytes += nbytes
 
     def leave(self, nbytes: int) -> None:

@@ -15,7 +15,10 @@ from app.runtime.registry import ModelState
 SERVER_NAME = "inference-server"
 
 #: Only what is implemented.
-EXTENSIONS = ["classification", "model_repository", "binary_tensor_data", "parameters"]
+EXTENSIONS = [
+    "classification", "model_repository", "model_configuration", "binary_tensor_data", "parameters", "statistics",
+    "logging",
+]  # fmt: skip
 
 PLATFORM = "onnx_onnxv1"
 
@@ -53,13 +56,13 @@ def _health(routes: APIRouter, engine: Engine, readiness: Readiness) -> None:
 def _models(routes: APIRouter, engine: Engine) -> None:
     @routes.get("/v2/models", summary="Names of the models")
     async def models() -> dict[str, list[str]]:
-        return {"models": sorted(engine.registry.entries)}
+        return {"models": sorted(engine.registry.public)}
 
     @routes.get("/v2/models/{model}", summary="Model metadata")
     @routes.get("/v2/models/{model}/versions/{version}", summary="Model metadata")
     async def metadata(model: str, version: str | None = None) -> dict[str, Any]:
-        bundle = engine.registry.resolve(model, version).bundle
-        spec = bundle.spec
+        generation = engine.registry.resolve_public(model, version)
+        bundle, spec = generation.bundle, generation.bundle.spec
         return {
             "name": spec.name,
             "versions": [spec.version],
@@ -68,6 +71,7 @@ def _models(routes: APIRouter, engine: Engine) -> None:
             "outputs": tensor_metadata(spec.client_outputs),
             "properties": {
                 "digest": bundle.digest,
+                "policy_digest": engine.digests.of(generation),
                 "description": spec.description,
                 "batchable": "true" if spec.coalescible else "false",
                 "batch_safety": str(spec.batch_safety.verdict) if spec.batch_safety is not None else "",
@@ -78,10 +82,10 @@ def _models(routes: APIRouter, engine: Engine) -> None:
     @routes.get("/v2/models/{model}/ready", summary="Whether the model serves")
     @routes.get("/v2/models/{model}/versions/{version}/ready", summary="Whether the model serves")
     async def model_ready(model: str, version: str | None = None) -> Response:
-        entry = engine.registry.entries.get(model)
+        entry = engine.registry.public.get(model)
         if entry is None:
             raise ModelNotFound(f"unknown model {model!r}")
         serves = entry.state is ModelState.READY and entry.generation is not None
         if serves:
-            serves = engine.registry.resolve(model, version).resident
+            engine.resolve(model, version)  # refuses as it would a request, such as without weights on the device
         return JSONResponse({"name": model, "ready": serves}, 200 if serves else 503)

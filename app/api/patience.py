@@ -12,13 +12,21 @@ from app.api.answers import Answers
 #: once would reset it, and a reset takes the answer from the client.
 LINGER_SECONDS = 5.0
 
+#: Of a body, and of an answer, so many bytes a second must move: who is slower holds memory for nothing.
+LEAST_RATE = 512
+
+
+def credited(since: float, nbytes: int, now: float) -> float:
+    """`since` put forward by what bytes that came are worth at the least rate."""
+    return min(since + nbytes / LEAST_RATE, now)
+
 
 class Patience:
     """The time limits of one connection, on one timer that looks now and then. Event loop only.
 
-    A timer per request would cost more than the rest of reading it. `since` is the last time that the client did what
-    is expected of it; `in_request` says whether it owes the rest of a request, `give_up` is called when that does not
-    come.
+    A timer per request would cost more than the rest of reading it. `since` is the last time that the client had done
+    what is expected of it; `expected` gives the deadline of the request of which it owes the rest, None where it owes
+    none; `give_up` is called when that does not come.
     """
 
     def __init__(
@@ -26,7 +34,7 @@ class Patience:
         connection: HttpToolsProtocol,
         answers: Answers,
         read_timeout: float,
-        in_request: Callable[[], bool],
+        expected: Callable[[], float | None],
         give_up: Callable[[], None],
     ) -> None:
         self._transport = connection.transport
@@ -35,10 +43,10 @@ class Patience:
         self._answers = answers
         self._read_timeout = read_timeout
         self._keep_alive = float(connection.timeout_keep_alive)
-        self._in_request = in_request
+        self._expected = expected
         self._give_up = give_up
         self._lingers = False
-        self._unsent = 0
+        self._unsent = inf
         self.since = monotonic()
         self._timer = connection.loop.call_later(min(self._read_timeout, self._keep_alive), self._look)
 
@@ -53,6 +61,10 @@ class Patience:
         self._flow.resume_reading()
         self._lingers = True
         self.since = monotonic()
+        self._arm()
+
+    def hurry(self) -> None:
+        """What arrives has a deadline, which may be sooner than the next look."""
         self._arm()
 
     def _arm(self) -> None:
@@ -72,20 +84,21 @@ class Patience:
             self._arm()
 
     def _due(self) -> float:
-        if self._in_request() and not self._flow.write_paused:
-            return self.since + self._read_timeout
+        deadline = self._expected()
+        if deadline is not None and not self._flow.write_paused:
+            return min(self.since + self._read_timeout, deadline)
         if self._answers.current is not None:
             return inf
         return max(self.since, self._answers.since) + (LINGER_SECONDS if self._lingers else self._keep_alive)
 
     def _expire(self) -> None:
-        if self._in_request() and not self._flow.write_paused:
+        if self._expected() is not None and not self._flow.write_paused:
             self._give_up()
             return
         unsent = self._transport.get_write_buffer_size()
         if not unsent:
             self._transport.close()
-        elif unsent == self._unsent:
+        elif self._answers.since <= self.since and self._unsent - unsent < LEAST_RATE * self._keep_alive:
             self._transport.abort()  # the client takes no more of its answer
         else:
             self._unsent, self.since = unsent, monotonic()

@@ -28,7 +28,7 @@ def router(engine: Engine, explicit: bool) -> APIRouter:
                 "state": str(entry.state),
                 "reason": entry.reason,
             }
-            for name, entry in sorted(engine.registry.entries.items())
+            for name, entry in sorted(engine.registry.public.items())
             if entry.state is ModelState.READY or not ready_only
         ]
 
@@ -44,8 +44,9 @@ def router(engine: Engine, explicit: bool) -> APIRouter:
         return Response(status_code=200)
 
     @routes.post("/v2/repository/models/{model}/unload", summary="Unload a model")
-    async def unload(model: str) -> Response:
+    async def unload(model: str, request: Request) -> Response:
         _require(explicit)
+        await read_object(request)  # `unload_dependents` asks for nothing here: a meta model keeps what it calls
         await engine.unload_model(model)
         return Response(status_code=200)
 

@@ -1,11 +1,16 @@
 """Devices: a table of backends, each imported only when it is chosen."""
 
+import os
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
 from app.backends.base import Backend
 from app.domain.config import RuntimeConfig
+
+# ONNX Runtime reports its use to its maker over the network, and keeps a file for it, unless this is set before it is
+# imported. Child processes inherit it; whoever wants the reports sets it to 0.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 #: Configured name → module with `create(config, cache_dir)`.
 BACKENDS: Mapping[str, str] = {

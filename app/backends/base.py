@@ -22,8 +22,9 @@ class DeviceMemory:
 class CacheEntry:
     """A compiled bundle in the compile cache: a directory that is complete, verified and never written again.
 
-    `form` says how the weights are kept: `prepacked` (mapped, packed for this CPU), `external` (mapped, unpacked) or
-    `plain` (inside each session); `reason` says why it is not `prepacked`, empty otherwise. `batch_probe` is what the
+    `form` says how the weights are kept: `prepacked` (mapped, packed for this CPU), `bound` (outside the sessions, one
+    block for all of them), `external` (mapped, unpacked) or `plain` (inside each session); `reason` says why it is not
+    the best one of its device, empty otherwise. `batch_probe` is what the
     rows of one batch were measured to do to one another. `scratch_bytes` is the activation memory of its hungriest
     (variant, size). `costs` (seconds by variant and size) and `load_seconds` were measured here before; empty and 0
     where they were not.
@@ -37,6 +38,8 @@ class CacheEntry:
     scratch_bytes: int = 0
     costs: Mapping[tuple[str, int], float] = field(default_factory=dict)
     load_seconds: float = 0.0
+    made: bool = field(default=False, compare=False)
+    """Whether it was made when it was asked for, and not found."""
     lease: object = field(default=None, compare=False, repr=False)
     """Keeps the entry from being removed, for as long as somebody has this value."""
 

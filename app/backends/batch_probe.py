@@ -16,9 +16,9 @@ import numpy as np
 
 from app.backends.compare import difference, magnitude, numbers
 from app.backends.entry import StoredEntry
-from app.backends.execution import Run, bind
+from app.backends.execution import Run, open_run
 from app.backends.probes import pools
-from app.backends.sessions import SessionConfig, open_entry, session_key
+from app.backends.sessions import SessionConfig
 from app.domain.batch_safety import BatchProbe, Beside, Deviation
 from app.domain.model import ModelSpec, Variant
 from app.domain.tensors import Tensors
@@ -47,7 +47,7 @@ def measure(
     for variant in spec.variants if spec.coalescible else ():
 
         def opened(size: int, variant: Variant = variant) -> Run:
-            return bind(spec, open_entry(path, entry, spec, config, *session_key(entry, config, variant.key, size)))
+            return open_run(path, entry, spec, config, variant.key, size)
 
         found = _measure(spec, variant, sample, opened)
         if isinstance(found, str):

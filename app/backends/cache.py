@@ -11,23 +11,25 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from app.backends.base import CacheEntry
 from app.backends.entry import StoredEntry
-from app.backends.pruning import Lease, lease, prune
+from app.backends.pruning import Lease, is_occupied, lease, occupy, prune
 
 #: Part of every key: raise it when the content of entries changes.
-FORMAT = 3
+FORMAT = 4
 
 _MANIFEST = "entry.json"
 
 #: Bytes at either end of a file that its fingerprint covers; small files are covered whole.
 _FINGERPRINT_BYTES = 1 << 20
 
-#: Seconds after which a directory that was being written is taken to be abandoned.
-_ABANDONED_SECONDS = 86_400
+#: Seconds after which a directory that was being written is taken to be abandoned, by whether a process has it locked:
+#: one that was just made may not be locked yet, and some file systems know no locks.
+_ABANDONED_SECONDS = {False: 60.0, None: 86_400.0, True: inf}
 
 
 def digest_file(path: Path) -> str:
@@ -77,11 +79,13 @@ class CompileCache:
         """An empty directory on the cache's file system, gone afterwards unless it was published."""
         self._scratch.mkdir(parents=True, exist_ok=True)
         path = Path(tempfile.mkdtemp(dir=self._scratch))
+        occupied = occupy(path)
         try:
             self._sweep(now=path.stat().st_mtime)
             yield path
         finally:
             shutil.rmtree(path, ignore_errors=True)
+            del occupied
 
     def publish(self, workspace: Path, key: str, stored: StoredEntry) -> CacheEntry:
         """Make a finished workspace the entry of `key`. Where another process was faster, its entry is the one."""
@@ -145,7 +149,7 @@ class CompileCache:
         """Remove what processes that died while writing left behind."""
         for path in self._scratch.iterdir():
             try:
-                if now - path.stat().st_mtime > _ABANDONED_SECONDS:
+                if now - path.stat().st_mtime > _ABANDONED_SECONDS[is_occupied(path)]:
                     shutil.rmtree(path, ignore_errors=True)
             except FileNotFoundError:  # another process finished with it
                 continue

@@ -5,6 +5,7 @@ interpreter lock for up to a second, what it allocates is gone with it, and a fo
 """
 
 import ctypes
+import errno
 import gc
 import json
 import os
@@ -27,7 +28,8 @@ from app.backends.optimise import write_form
 from app.backends.proof import NotProvedError, Reference, prove
 from app.backends.providers import PROVIDERS
 from app.backends.scratch import activation_bytes
-from app.backends.sessions import SessionConfig, create_session, session_options
+from app.backends.sessions import SessionConfig, create_session, sharing_options
+from app.backends.slab import open_slab
 from app.domain.errors import BundleError
 
 #: Seconds without a job after which the child ends by itself, with exit status 0.
@@ -63,14 +65,15 @@ def list_external_files(job: Mapping[str, Any]) -> Answer:
 
 
 def try_device(job: Mapping[str, Any]) -> Answer:
-    """Run one node on the device: that a provider is listed says nothing about the machine."""
+    """Run one node on the device and put some bytes there: that a provider is listed says nothing about the machine."""
     config = _config(job)
     value = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 2])
     result = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 2])
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "x"], ["y"])], "one_node", [value], [result])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    session = create_session(model.SerializeToString(), session_options(config), config)
+    session = create_session(model.SerializeToString(), sharing_options(config), config)
     session.run(None, {"x": np.eye(2, dtype=np.float32)})
+    open_slab(Path(__file__), config).close()
     return {}
 
 
@@ -89,7 +92,8 @@ def answer(line: str) -> Answer:
     except BundleError as error:
         return {"refused": error.message}
     except (OSError, MemoryError) as error:  # a full disk says nothing about the form
-        return {"refused": f"{type(error).__name__}: {error}"}
+        remedy = "; free some for the compile cache, or name another cache_dir" if _is_full(error) else ""
+        return {"refused": f"{type(error).__name__}: {error}{remedy}"}
     except NotProvedError as error:
         return {"unfit": str(error)}
     except Exception as error:
@@ -109,6 +113,10 @@ def main() -> None:
             return
         answers.write(json.dumps(answer(line)) + "\n")
         answers.flush()
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _config(job: Mapping[str, Any]) -> SessionConfig:

@@ -9,8 +9,8 @@ from app.domain.batch_safety import BatchProbe, Beside, Deviation
 MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "weights.bin"
 
-#: The forms in which weights are kept, best first; see `CacheEntry.form`.
-PREPACKED, EXTERNAL, PLAIN = "prepacked", "external", "plain"
+#: The forms in which weights are kept; see `CacheEntry.form`.
+PREPACKED, BOUND, EXTERNAL, PLAIN = "prepacked", "bound", "external", "plain"
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,23 @@ class Layout:
 
 
 @dataclass(frozen=True)
+class Weight:
+    """An initializer that became an input of the graph, and where its elements are in the weights file, in bytes."""
+
+    name: str
+    onnx_type: int
+    shape: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
 class StoredEntry:
     """The content of `entry.json` besides the digests.
 
     `optimised` is False where the graph is the bundle's own and each session has to optimise it. `quick` are the
     (variant, size) whose runs are over before a second thread is awake. `batch_probe` is what rows of one batch were
-    measured to do to one another; `scratch_bytes` the activation memory of the hungriest variant.
+    measured to do to one another; `scratch_bytes` the activation memory of the hungriest variant. `weights` are those
+    that are bound at every run, of the form that has such.
     """
 
     form: str
@@ -46,10 +57,11 @@ class StoredEntry:
     quick: tuple[tuple[str, int], ...] = ()
     batch_probe: BatchProbe = field(default_factory=BatchProbe)
     scratch_bytes: int = 0
+    weights: tuple[Weight, ...] = ()
 
     @property
     def shared(self) -> bool:
-        """Whether sessions share the weights by mapping them, so that every size may have a session of its own."""
+        """Whether sessions can share the weights, so that every size may have a session of its own."""
         return self.form != PLAIN
 
     def to_json(self) -> dict[str, Any]:
@@ -64,6 +76,7 @@ class StoredEntry:
             "quick": [list(key) for key in self.quick],
             "batch_probe": asdict(self.batch_probe),
             "scratch_bytes": self.scratch_bytes,
+            "weights": [asdict(weight) for weight in self.weights],
         }
 
     @classmethod
@@ -78,6 +91,7 @@ class StoredEntry:
             quick=tuple((variant, size) for variant, size in data["quick"]),
             batch_probe=_probe_from_json(data["batch_probe"]),
             scratch_bytes=data["scratch_bytes"],
+            weights=tuple(Weight(**{**each, "shape": tuple(each["shape"])}) for each in data["weights"]),
         )
 
 

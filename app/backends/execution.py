@@ -7,13 +7,18 @@ fixed buffers would save another 1 µs, but the outputs have to outlive the next
 
 import ctypes
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto
 
-from app.backends.sessions import QUIET
+from app.backends.bound import BoundSession
+from app.backends.entry import BOUND, WEIGHTS_FILE, StoredEntry
+from app.backends.providers import truth
+from app.backends.sessions import QUIET, SessionConfig, open_entry, session_key
+from app.backends.slab import open_slab
 from app.domain.errors import BundleError
 from app.domain.model import ModelSpec
 from app.domain.tensors import Array, Tensors
@@ -27,9 +32,34 @@ Run = Callable[[Tensors], Tensors]
 
 def bind(spec: ModelSpec, session: Any) -> Run:
     """What runs one `InferenceSession`, and logs nothing. Raises `BundleError` where the datatypes allow no runner."""
+    return _quiet(spec, session._sess)
+
+
+def open_run(path: Path, entry: StoredEntry, spec: ModelSpec, config: SessionConfig, variant: str, size: int) -> Run:
+    """What runs (variant, size) of a cache entry, by itself, as `bind` does. Raises as `open_entry` and `open_slab`."""
+    native = open_native(path, entry, spec, config, *session_key(entry, config, variant, size))[0]
+    if isinstance(native, BoundSession):
+        native.attach(open_slab(path / WEIGHTS_FILE, config))
+    return _quiet(spec, native)
+
+
+def open_native(
+    path: Path, entry: StoredEntry, spec: ModelSpec, config: SessionConfig, variant: str | None, size: int
+) -> tuple[Any, str]:
+    """What a runner takes for a session of a cache entry, and its provider; raises as `open_entry`.
+
+    Where weights are bound it is a `BoundSession`, and wants a slab. Only the native session is kept: it is enough to
+    run, and the wrapper keeps more than a run needs.
+    """
+    session = open_entry(path, entry, spec, config, variant, size)
+    native = BoundSession(session._sess, entry.weights) if entry.form == BOUND else session._sess
+    return native, truth(session)
+
+
+def _quiet(spec: ModelSpec, native: Any) -> Run:
     runner, options = runner_for(spec), ort.RunOptions()
     options.log_severity_level = QUIET
-    return lambda inputs: runner(session._sess, inputs, options)
+    return lambda inputs: runner(native, inputs, options)
 
 
 def runner_for(spec: ModelSpec) -> Runner:

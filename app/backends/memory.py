@@ -1,15 +1,18 @@
-"""How much memory the process and the device have in use."""
+"""The memory of this process and the system's page cache: how much is in use, and giving it back."""
 
 import ctypes
 import os
 from contextlib import suppress
 from pathlib import Path
 
-from app.backends.base import DeviceMemory
-
 _LIBC = ctypes.CDLL(None)
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+#: Bytes. Allocations from here on are mappings of their own; the heap of a thread keeps no more than this at its end.
+_LARGE = 4 << 20
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def private_bytes(statm: Path = Path("/proc/self/statm")) -> int:
@@ -24,6 +27,18 @@ def private_bytes(statm: Path = Path("/proc/self/statm")) -> int:
     return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
+def bound_heaps() -> None:
+    """Let what is large go back to the system when it is freed, whichever thread had it.
+
+    Left alone, the C library takes ever larger allocations from the heap of their thread, up to 32 MB, and leaves twice
+    that at the end of each such heap, where trimming does not reach: a model's weights once more, for every thread that
+    has loaded one.
+    """
+    if hasattr(_LIBC, "mallopt"):
+        _LIBC.mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        _LIBC.mallopt(_M_TRIM_THRESHOLD, _LARGE)
+
+
 def trim_heap() -> None:
     """Give freed memory back to the system; 0.1 ms, 20 ms when there is much.
 
@@ -35,41 +50,18 @@ def trim_heap() -> None:
 
 
 def advise(directory: Path, advice: int) -> None:
-    """Tell the system what becomes of the files in a directory, in its page cache; harmless where it cannot listen."""
-    for file in directory.iterdir():
+    """Tell the system what becomes of the files in a directory, in its page cache; harmless where it cannot listen.
+
+    As harmless where the directory is gone: an operator may have removed the compile cache.
+    """
+    try:
+        files = tuple(directory.iterdir())
+    except OSError:
+        return
+    for file in files:
         with suppress(OSError):
             descriptor = os.open(file, os.O_RDONLY)
             try:
                 os.posix_fadvise(descriptor, 0, 0, advice)
             finally:
                 os.close(descriptor)
-
-
-class CudaDriver:
-    """The few calls of the CUDA driver that ONNX Runtime has no name for. Device ordinals are CUDA's own."""
-
-    def __init__(self, ordinal: int) -> None:
-        """Raises `OSError` when there is no driver, or no such device."""
-        self._driver = ctypes.CDLL("libcuda.so.1")
-        self._device = ctypes.c_int()
-        self._check(self._driver.cuInit(0))
-        self._check(self._driver.cuDeviceGet(ctypes.byref(self._device), ordinal))
-
-    def memory(self) -> DeviceMemory:
-        """What is in use on the device, by whomever, and its size. Any thread."""
-        context, free, total = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
-        self._check(self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), self._device))
-        try:
-            self._check(self._driver.cuCtxPushCurrent_v2(context))
-            try:
-                self._check(self._driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
-            finally:
-                self._driver.cuCtxPopCurrent_v2(ctypes.byref(context))
-        finally:
-            self._driver.cuDevicePrimaryCtxRelease_v2(self._device)
-        return DeviceMemory(in_use=total.value - free.value, limit=total.value)
-
-    @staticmethod
-    def _check(status: int) -> None:
-        if status != 0:
-            raise OSError(f"the CUDA driver answers error {status}")

@@ -1,4 +1,4 @@
-"""The ONNX Runtime backend: one session per (variant, compiled size), all over one copy of the weights."""
+"""The ONNX Runtime backend: sessions per (variant, compiled size), all over one copy of the weights."""
 
 import logging
 import os
@@ -8,15 +8,17 @@ from typing import Any
 
 import onnxruntime as ort
 
-from app.backends.arena import shrink_arena
 from app.backends.base import Backend, CacheEntry, DeviceMemory
+from app.backends.bound import Sessions, Shelf
 from app.backends.cache import read_entry
 from app.backends.compiler import Compiler
-from app.backends.entry import PLAIN
-from app.backends.execution import Runner, runner_for
-from app.backends.memory import CudaDriver, advise, private_bytes, trim_heap
-from app.backends.providers import PROVIDERS, truth
-from app.backends.sessions import QUIET, SessionConfig, open_entry, session_key, translate
+from app.backends.cuda import cuda_driver
+from app.backends.entry import BOUND, PLAIN, WEIGHTS_FILE, StoredEntry
+from app.backends.execution import Runner, open_native, runner_for
+from app.backends.memory import advise, private_bytes, trim_heap
+from app.backends.providers import PROVIDERS
+from app.backends.sessions import QUIET, SessionConfig, session_key, shrink_arenas, translate
+from app.backends.slab import Slab, open_slab
 from app.backends.threads import usable_cores
 from app.domain.config import RuntimeConfig
 from app.domain.errors import BundleError, ExecutionFailed, OutOfMemory, ServingError, Unsupported
@@ -54,6 +56,7 @@ class OnnxRuntimeBackend:
         self._runtime = runtime
         self._compiler = Compiler(cache_dir, config, cache_bytes=runtime.compile_cache_bytes)
         self._loaded: set[SessionModel] = set()  # changed on the dispatcher thread only
+        self._shelf = Shelf()
 
     @property
     def name(self) -> str:
@@ -63,7 +66,7 @@ class OnnxRuntimeBackend:
     def trouble(self) -> str:
         """Why the device does not answer; empty when it ran a model. Takes a second when there may be a device."""
         try:
-            CudaDriver(self._config.ordinal)
+            cuda_driver(self._config.ordinal)
         except OSError as error:
             return str(error)
         return self._compiler.try_device()
@@ -73,25 +76,34 @@ class OnnxRuntimeBackend:
         return self._compiler.compile(model_file, spec, sample)
 
     def prepare(self, entry: CacheEntry, spec: ModelSpec) -> "PreparedModel":
-        """Build the sessions (loader thread). Raises `BundleError` or `OutOfMemory`."""
+        """Build the sessions, or take those that wait for their weights (loader thread).
+
+        Raises `BundleError` or `OutOfMemory`.
+        """
         stored = read_entry(entry.path)
         if stored is None:
             raise BundleError(f"{spec.name}: the compile-cache entry {entry.path} is gone or damaged; load it again")
-        opened: dict[tuple[str | None, int], Any] = {}
-        sessions: dict[tuple[str, int], Any] = {}
         try:
-            for variant in spec.variants:
-                for size in spec.sizes(variant.key) or (0,):
-                    key = session_key(stored, self._config, variant.key, size)
-                    if key not in opened:
-                        opened[key] = open_entry(entry.path, stored, spec, self._config, *key)
-                    sessions[variant.key, size] = opened[key]
+            sessions = self._shelf.take(entry, spec) or self._open(entry, stored, spec)
+            slab = open_slab(entry.path / WEIGHTS_FILE, self._config) if stored.form == BOUND else None
         except BundleError as error:
             raise BundleError(f"{spec.name}: {error.message}") from error
         except Exception as error:
             raise _loading_error(spec, error) from error
         trim_heap()
-        return PreparedModel(SessionModel(sessions, spec, entry, self._loaded), self._loaded)
+        return PreparedModel(SessionModel(sessions, slab, entry, self._loaded, self._shelf), self._loaded)
+
+    def _open(self, entry: CacheEntry, stored: StoredEntry, spec: ModelSpec) -> Sessions:
+        opened: dict[tuple[str | None, int], tuple[Any, str]] = {}
+        by_shape: dict[tuple[str, int], Any] = {}
+        provider = ""
+        for variant in spec.variants:
+            for size in spec.sizes(variant.key) or (0,):
+                key = session_key(stored, self._config, variant.key, size)
+                if key not in opened:
+                    opened[key] = open_native(entry.path, stored, spec, self._config, *key)
+                by_shape[variant.key, size], provider = opened[key]
+        return Sessions(spec, provider, by_shape)
 
     def remember(self, entry: CacheEntry, costs: Mapping[tuple[str, int], float], load_seconds: float) -> None:
         """Keep what was measured for the next start (loader thread)."""
@@ -106,20 +118,18 @@ class OnnxRuntimeBackend:
         advise(entry.path, os.POSIX_FADV_DONTNEED)
 
     def shrink(self) -> None:
-        """Give back what executions left in the arena (dispatcher thread)."""
-        shrink_arena()
+        """Give back what executions left in the arenas, and sessions that wait for weights (dispatcher thread)."""
+        self._shelf.clear()
+        shrink_arenas(self._config)
 
     def arena_bytes(self) -> int:
         """On CUDA the part of the device that may be used; on CPU what was configured, 0 for no bound."""
-        if self.name == "cuda":
-            return int(CudaDriver(self._config.ordinal).memory().limit * self._runtime.mem_fraction)
-        return self._runtime.device_memory_bytes
+        return self._config.device_bytes if self.name == "cuda" else self._runtime.device_memory_bytes
 
     def memory(self) -> DeviceMemory:
         """On CPU, memory that no file backs plus the weights of the loaded models; on CUDA, the whole device."""
         if self.name == "cuda":
-            device = CudaDriver(self._config.ordinal).memory()
-            return DeviceMemory(device.in_use, int(device.limit * self._runtime.mem_fraction))
+            return DeviceMemory(cuda_driver(self._config.ordinal).memory().in_use, self._config.device_bytes)
         mapped = sum(model.mapped_bytes for model in tuple(self._loaded))
         return DeviceMemory(private_bytes() + mapped, self._runtime.device_memory_bytes)
 
@@ -146,19 +156,26 @@ class SessionModel:
 
     def __init__(
         self,
-        sessions: Mapping[tuple[str, int], Any],
-        spec: ModelSpec,
+        sessions: Sessions,
+        slab: Slab | None,
         entry: CacheEntry,
         loaded: "set[SessionModel]",
+        shelf: Shelf,
     ) -> None:
-        self._provider = truth(next(iter(sessions.values())))
-        # The native sessions are enough to run, and the wrappers keep more than a run needs.
-        self._sessions = {key: session._sess for key, session in sessions.items()}
-        self._runner: Runner = runner_for(spec)
+        self._spec = sessions.spec
+        self._provider = sessions.provider
+        self._sessions = sessions.by_shape
+        self._slab = slab
+        self._runner: Runner = runner_for(sessions.spec)
         self._options = ort.RunOptions()
         self._options.log_severity_level = QUIET
         self._entry = entry
         self._loaded = loaded
+        self._shelf = shelf
+        self._sound = True
+        if slab is not None:
+            for session in self._sessions.values():
+                session.attach(slab)
 
     @property
     def weight_bytes(self) -> int:
@@ -184,23 +201,45 @@ class SessionModel:
         try:
             return self._runner(session, inputs, self._options)
         except Exception as error:
-            raise translate(error) from error
+            known = translate(error)
+            # A session that ran out of memory may fail for good.
+            self._sound = self._sound and not isinstance(known, OutOfMemory)
+            raise known from error
 
     def terminate(self) -> None:
         """End the running execution at its next node; any thread."""
         self._options.terminate = True
 
     def unload(self) -> None:
-        """Free sessions and weights (dispatcher thread). Idempotent."""
-        if self._sessions:
-            self._sessions = {}
-            self._loaded.discard(self)
-            trim_heap()
+        """Free the weights, and the sessions too unless they can wait without (dispatcher thread). Idempotent."""
+        if not self._sessions:
+            return
+        if self._slab is not None:
+            for session in self._sessions.values():
+                session.detach()
+            self._slab.close()
+            if self._sound:
+                self._shelf.put(self._entry, Sessions(self._spec, self._provider, self._sessions))
+        self._sessions = {}
+        self._loaded.discard(self)
+        trim_heap()
 
 
 def _build(kind: str, config: RuntimeConfig, cache_dir: Path) -> OnnxRuntimeBackend:
-    threads = config.intra_op_threads or usable_cores()
-    return OnnxRuntimeBackend(SessionConfig(PROVIDERS[kind], config.device_ordinal, threads), config, cache_dir)
+    on_cpu = kind == "cpu"
+    # On an accelerator threads wait for it, and sessions that wait for their weights keep theirs.
+    threads = config.intra_op_threads or (usable_cores() if on_cpu else 1)
+    device_bytes = 0 if on_cpu else _device_bytes(config)
+    chosen = SessionConfig(PROVIDERS[kind], config.device_ordinal, threads, device_bytes)
+    return OnnxRuntimeBackend(chosen, config, cache_dir)
+
+
+def _device_bytes(config: RuntimeConfig) -> int:
+    """The part of the device's memory that may be used; 0 where no device answers."""
+    try:
+        return int(cuda_driver(config.device_ordinal).total_bytes * config.mem_fraction)
+    except OSError:
+        return 0
 
 
 def _loading_error(spec: ModelSpec, error: Exception) -> ServingError:

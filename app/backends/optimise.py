@@ -1,5 +1,7 @@
 """Bringing a graph into one of the forms that sessions are made from. Runs in the compile child."""
 
+import errno
+import os
 from pathlib import Path
 
 import onnx
@@ -7,12 +9,16 @@ from onnx import ModelProto
 from onnx.external_data_helper import load_external_data_for_model
 
 from app.backends.align import align_weights
-from app.backends.entry import MODEL_FILE, PLAIN, PREPACKED, WEIGHTS_FILE, Layout, StoredEntry
+from app.backends.entry import BOUND, MODEL_FILE, PLAIN, PREPACKED, WEIGHTS_FILE, Layout, StoredEntry
+from app.backends.extraction import take_out_weights
 from app.backends.graph import external_files, read_graph
 from app.backends.sessions import SessionConfig, create_session, session_options
 
 #: Bytes. Smaller initializers stay in the graph; thresholds of 0 or 1 crash when the file is loaded.
 EXTERNAL_THRESHOLD = 1024
+
+#: How ONNX Runtime says that weights did not get onto the disk; it has no code for that.
+_UNWRITTEN = "Failed to write"
 
 #: Bytes. A protobuf message must be smaller than 2 GiB.
 _LARGEST_MESSAGE = 1 << 30
@@ -23,7 +29,8 @@ def write_form(
 ) -> StoredEntry:
     """Write `model`, whose external data lies below `folder`, into the empty directory `target` in the given form.
 
-    A model without large initializers ends up `plain` whatever was asked: there is nothing to share.
+    A model without large initializers ends up `plain` whatever was asked: there is nothing to share. Raises
+    `UnboundError` for one that cannot be `bound`.
     """
     if form == PLAIN:
         _write_original(model, folder, target)
@@ -35,8 +42,9 @@ def write_form(
         return StoredEntry(PLAIN, optimised=True, weight_bytes=_size(target), layout=layout, reason=reason)
     optimised = read_graph(target / MODEL_FILE)
     align_weights(optimised, weights)
+    taken = take_out_weights(optimised) if form == BOUND else ()
     onnx.save(optimised, str(target / MODEL_FILE))
-    return StoredEntry(form, optimised=True, weight_bytes=weights.stat().st_size, layout=layout)
+    return StoredEntry(form, optimised=True, weight_bytes=weights.stat().st_size, layout=layout, weights=taken)
 
 
 def _write_optimised(model: ModelProto, folder: Path, target: Path, config: SessionConfig, *, prepack: bool) -> None:
@@ -48,7 +56,13 @@ def _write_optimised(model: ModelProto, folder: Path, target: Path, config: Sess
     set_entry("session.optimized_model_external_initializers_min_size_in_bytes", str(EXTERNAL_THRESHOLD))
     if prepack:
         set_entry("session.save_external_prepacked_constant_initializers", "1")
-    create_session(model.SerializeToString(), options, config)
+    try:
+        create_session(model.SerializeToString(), options, config)
+    except Exception as error:
+        if _UNWRITTEN not in str(error):
+            raise
+        # A full disk says nothing about the form: a worse one that just fits would be kept for good.
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
 
 
 def _write_original(model: ModelProto, folder: Path, target: Path) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 
 from app.backends.compare import difference, magnitude, numbers
 from app.backends.entry import StoredEntry
-from app.backends.execution import Run, bind
+from app.backends.execution import Run, bind, open_run
 from app.backends.probes import probes
-from app.backends.sessions import SessionConfig, create_session, open_entry, session_key, session_options
+from app.backends.sessions import SessionConfig, create_session, session_key, session_options
 from app.domain.errors import BundleError
 from app.domain.model import ModelSpec, Variant
 from app.domain.tensors import Tensors
@@ -97,7 +97,7 @@ def prove(
     for variant, size, rows, inputs, expected in reference.cases:
         key = session_key(entry, config, variant.key, size)
         if run is None or key != opened:
-            run, opened = bind(spec, open_entry(path, entry, spec, config, *key)), key
+            run, opened = open_run(path, entry, spec, config, variant.key, size), key
         seconds: list[float] = []
         while len(seconds) < _RUNS or (len(seconds) < _QUICK_RUNS and min(seconds) < 10 * QUICK_SECONDS):
             started = time.perf_counter()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.backends.entry import EXTERNAL, PLAIN, PREPACKED
+from app.backends.entry import BOUND, EXTERNAL, PLAIN, PREPACKED
 
 
 @dataclass(frozen=True)
@@ -13,8 +13,8 @@ class Provider:
 
     `execution_provider` is ONNX Runtime's name for it; `options` are its provider options, each stated because the
     defaults are made for one model alone on the device; `forms` are the forms of weights to try, best first.
-    `session_per_size` says that sessions share weights by mapping them, so that every compiled size may have its own;
-    where they do not, one session with a free batch serves all sizes, and the weights are there once all the same.
+    `session_per_size` gives every compiled size a session of its own where they share the weights; else one session
+    with a free batch serves all sizes, and the weights are there once all the same.
     """
 
     name: str
@@ -43,12 +43,17 @@ PROVIDERS: Mapping[str, Provider] = {
     "cuda": Provider(
         "cuda",
         "CUDAExecutionProvider",
-        (EXTERNAL, PLAIN),
+        (BOUND, EXTERNAL, PLAIN),
+        # Bound weights would allow it, but each session takes workspaces of cuBLAS and cuDNN besides, tens of MB.
         session_per_size=False,
         options={
             # An exhaustive search costs about a second for every new shape, and what it finds is no faster.
             "cudnn_conv_algo_search": "HEURISTIC",
-            # Doubling extents would take memory that the next model needs.
+            # As ONNX Runtime does by itself: matrices of FP32 are multiplied to three digits, and several times faster.
+            "use_tf32": "1",
+            # Recorded graphs would replay addresses in an arena that other sessions use as well.
+            "enable_cuda_graph": "0",
+            # Of the arena that a session would have of its own; it has that of the device.
             "arena_extend_strategy": "kSameAsRequested",
             # Copies on another stream than the kernels' race with them.
             "do_copy_in_default_stream": "1",

@@ -38,6 +38,29 @@ def lease(file: Path) -> Lease | None:
     return held
 
 
+def occupy(directory: Path) -> Lease:
+    """A lock on a directory that is being written."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    held = Lease(descriptor)
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return held
+
+
+def is_occupied(directory: Path) -> bool | None:
+    """Whether a process writes there; None where the file system knows no locks. Raises `OSError` when it is gone."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def prune(entries: Path, manifest: str, aside: Path, most_bytes: int) -> None:
     """Remove entries that no process uses, the least recently used first, until all together have `most_bytes`."""
     found = sorted(_found(entries, manifest))

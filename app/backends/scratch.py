@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from app.backends.arena import shrink_arena
+from app.backends.cuda import cuda_driver
 from app.backends.entry import StoredEntry
-from app.backends.execution import Run, bind
+from app.backends.execution import Run, open_run
 from app.backends.memory import private_bytes
 from app.backends.probes import probes
 from app.backends.proof import FREE_ROWS
-from app.backends.sessions import SessionConfig, open_entry, session_key
+from app.backends.sessions import SessionConfig, shrink_arenas
 from app.domain.model import ModelSpec, Variant
 from app.domain.tensors import Tensors
 
@@ -18,8 +18,9 @@ def activation_bytes(
 ) -> int:
     """By how much two runs of the largest size let the process grow, the worst of all variants.
 
-    Twice, since a second run may need more than the first; from a shrunken arena each time, so that the order does not
-    matter; at the largest size, since activations grow with the batch. 0 where the system does not say.
+    On an accelerator, by how much what is in use there grows. Twice, since a second run may need more than the first;
+    from a shrunken arena each time, so that the order does not matter; at the largest size, since activations grow with
+    the batch. 0 where the system does not say.
     """
     return max([_grown_by(path, entry, spec, variant, sample, config) for variant in spec.variants], default=0)
 
@@ -29,13 +30,18 @@ def _grown_by(
 ) -> int:
     sizes = spec.sizes(variant.key)
     size, rows = (sizes[-1], sizes[-1]) if sizes else (0, FREE_ROWS[-1])
-    run = bind(spec, open_entry(path, entry, spec, config, *session_key(entry, config, variant.key, size)))
+    run = open_run(path, entry, spec, config, variant.key, size)
     for inputs in probes(spec, variant, rows, sample):
-        shrink_arena()
-        before = private_bytes()
+        shrink_arenas(config)
+        before = _in_use(config)
         if _runs(run, inputs):
-            return max(private_bytes() - before, 0)
+            return max(_in_use(config) - before, 0)
     return 0
+
+
+def _in_use(config: SessionConfig) -> int:
+    """On an accelerator by whomever: it does not say for whom."""
+    return cuda_driver(config.ordinal).memory().in_use if config.provider.needs_libraries else private_bytes()
 
 
 def _runs(run: Run, inputs: Tensors) -> bool:

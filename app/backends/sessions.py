@@ -9,7 +9,7 @@ from typing import Any
 
 import onnxruntime as ort
 
-from app.backends.arena import share_arena
+from app.backends.arena import share_arena, share_cuda_arena, shrink_arena, shrink_cuda_arena
 from app.backends.entry import MODEL_FILE, StoredEntry
 from app.backends.providers import Provider, truth
 from app.domain.errors import BundleError, ExecutionFailed, OutOfMemory, ServingError
@@ -30,11 +30,15 @@ QUIET = 4
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """What all sessions of one backend share: the provider, which device, and threads per execution."""
+    """What all sessions of one backend share: the provider, which device, and threads per execution.
+
+    `device_bytes` bounds what their activations take of an accelerator's memory; 0 for no bound.
+    """
 
     provider: Provider
     ordinal: int
     threads: int
+    device_bytes: int = 0
 
 
 def session_options(config: SessionConfig) -> Any:
@@ -46,6 +50,27 @@ def session_options(config: SessionConfig) -> Any:
     # Workers that spin after a run burn CPU time that the event loop needs: 145 ms a run instead of 66 for ResNet-50.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
+
+
+def sharing_options(config: SessionConfig) -> Any:
+    """The same for a session that takes its activations from the arena of its device, as all that serve do."""
+    share_arena()
+    if config.provider.needs_libraries:
+        _load_libraries()
+        share_cuda_arena(config.ordinal, config.device_bytes)
+    options = session_options(config)
+    options.enable_mem_pattern = False
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    # Initializers that are not mapped would otherwise stay in the shared arena after their session is gone.
+    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
+    return options
+
+
+def shrink_arenas(config: SessionConfig) -> None:
+    """Give back what executions left in the arenas. No other execution may run meanwhile."""
+    shrink_arena()
+    if config.provider.needs_libraries:
+        shrink_cuda_arena(config.ordinal)
 
 
 def create_session(model: Path | bytes, options: Any, config: SessionConfig) -> Any:
@@ -73,14 +98,9 @@ def open_entry(
 
     Raises `BundleError` naming tensor and extents when the dims did not take, and whatever ONNX Runtime raises.
     """
-    share_arena()
-    options = session_options(config)
+    options = sharing_options(config)
     if (variant, size) in entry.quick:
         options.intra_op_num_threads = 1
-    options.enable_mem_pattern = False
-    options.add_session_config_entry("session.use_env_allocators", "1")
-    # Initializers that are not mapped would otherwise stay in the shared arena after their session is gone.
-    options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
     if entry.optimised:
         # Another round of constant folding would make private copies of what was folded and saved already.
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

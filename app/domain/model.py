@@ -70,6 +70,13 @@ class ModelSpec:
     description: str = ""
     fallback: str | None = None
     """The cheaper model that answers when this one cannot in time, unless the policy names another."""
+    expose: bool | None = None
+    """Whether clients may ask for it; None: unless a meta model calls it."""
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether this is Python between models, with no graph of its own."""
+        return self.meta_models is not None
 
     @cached_property
     def coalescible(self) -> bool:
@@ -109,6 +116,11 @@ class ModelSpec:
         return {spec.name: spec for spec in self.inputs}
 
     @cached_property
+    def text_inputs(self) -> tuple[str, ...]:
+        """The executable inputs that are text, so that their BYTES must be UTF-8; a meta model has none."""
+        return () if self.is_meta else tuple(spec.name for spec in self.inputs if spec.datatype == "BYTES")
+
+    @cached_property
     def client_inputs_by_name(self) -> Mapping[str, TensorSpec]:
         """The client-facing inputs by name."""
         return {spec.name: spec for spec in self.client_inputs}
@@ -126,6 +138,17 @@ class ModelSpec:
         """The largest compiled size of a variant; None where it runs at the exact row count."""
         sizes = self.sizes(variant)
         return sizes[-1] if sizes else None
+
+    def check_text(self, tensors: Tensors) -> None:
+        """Raise `InvalidRequest` for executable inputs that are text and not UTF-8."""
+        for name in self.text_inputs:
+            for index, element in enumerate(tensors[name].flat):
+                try:
+                    element.decode()
+                except UnicodeDecodeError as error:
+                    raise InvalidRequest(
+                        f"input {name!r} of model {self.name!r} is text: element {index} is not UTF-8 ({error.reason})"
+                    ) from None
 
     def rows_of(self, tensors: Tensors) -> int:
         """The one row count of the executable inputs; 1 for a model without a batch axis.
@@ -145,6 +168,11 @@ class ModelSpec:
         if rows == 0:
             raise InvalidRequest(f"input {first!r} has 0 rows: a request needs at least one", reason="empty_batch")
         return 1 if rows is None else rows
+
+    def client_rows(self, tensors: Tensors) -> int:
+        """How many rows a client sent, by its first input that has a batch; 1 without any."""
+        place = self._client_batch
+        return 1 if place is None else tensors[place[0]].shape[place[1]]
 
     def merge_key(self, tensors: Tensors, token: int) -> MergeKey:
         """The merge key of validated executable inputs; `token` (nonzero, unique) marks one that never merges.
@@ -181,6 +209,10 @@ class ModelSpec:
         """The shape of an input under one variant, the batch and the free axes as -1."""
         shape = self.inputs_by_name[name].shape
         return str([variant.dims.get((name, axis), extent) for axis, extent in enumerate(shape)])
+
+    @cached_property
+    def _client_batch(self) -> tuple[str, int] | None:
+        return next(((spec.name, axis) for spec in self.client_inputs if (axis := spec.batch_axis) is not None), None)
 
     @cached_property
     def _batched_inputs(self) -> tuple[TensorSpec, ...]:

@@ -10,16 +10,17 @@ from typing import ParamSpec, TypeVar, cast
 from app.domain.config import ModelPolicy, Residency, SchedulerConfig
 from app.domain.errors import (
     DeadlineInfeasible,
-    InvalidRequest,
     ModelUnavailable,
     QueueFull,
     ServingError,
     ShuttingDown,
 )
-from app.domain.tensors import Tensors
+from app.engine.digests import PolicyDigests
 from app.engine.expiry import Watch
 from app.engine.hook_calls import postprocess, preprocess
 from app.engine.leases import Leases
+from app.engine.meta import MetaRunner
+from app.engine.pieces import Cutter
 from app.engine.request import InferRequest, InferResult, Timings
 from app.engine.watchdog import Watchdog
 from app.repository.hooks import HookContext
@@ -33,7 +34,6 @@ from app.runtime.registry import Generation, ModelRegistry
 from app.runtime.residency import Compaction
 from app.runtime.tuning import Tuning
 from app.runtime.watcher import RepositoryWatcher
-from app.scheduling.coalescing import split_rows
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,11 +58,13 @@ class Engine:
         registry: ModelRegistry,
         watcher: RepositoryWatcher,
         hooks: HookPool,
+        metas: HookPool,
         clock: Callable[[], float],
         config: SchedulerConfig,
     ) -> None:
         self.clock = clock
         self.registry = registry
+        self.digests = PolicyDigests(config)
         self.leases = Leases(control.free)
         self.watchdog = Watchdog(dispatcher, config.dispatch_timeout_seconds)
         self._dispatcher = dispatcher
@@ -70,8 +72,10 @@ class Engine:
         self._tuning = tuning
         self._watcher = watcher
         self._hooks = hooks
-        self._tokens = count(1)
+        self._metas = metas
         self._max_pieces = config.max_queue_depth
+        self._cutter = Cutter(config.max_queue_depth, count(1))
+        self._meta_runner = MetaRunner(dispatcher, registry, self.leases, self._cutter, metas, hooks, clock)
         self._replies: list[tuple[str, float]] = []
         self._refusing = False
         self._waking = False
@@ -82,7 +86,7 @@ class Engine:
         """The generation that serves a name now. Raises `ShuttingDown`, `ModelNotFound` or `ModelUnavailable`."""
         if self._refusing:
             raise ShuttingDown("the server is shutting down")
-        generation = self.registry.resolve(name, version)
+        generation = self.registry.resolve_public(name, version)
         if not generation.resident:
             raise ModelUnavailable(f"the weights of model {name!r} are not on the device", reason="not_resident")
         return generation
@@ -130,16 +134,19 @@ class Engine:
 
     async def infer(self, request: InferRequest) -> InferResult:
         """Answer one request. Raises a `ServingError`; a cancelled call withdraws what is queued."""
-        generation, inputs, now, parameters, deadline, watch = request
-        bundle, timings = generation.bundle, Timings()
+        generation, inputs, now, parameters, deadline, watch, known = request
+        bundle, timings = generation.bundle, known or Timings()
         spec, hooks = bundle.spec, bundle.hooks
+        if spec.is_meta:
+            return await self._meta_runner.infer(request)
         plain = hooks.preprocess is None and hooks.postprocess is None
         context = None if plain else HookContext(spec.name, parameters, deadline)
         if context is not None and hooks.preprocess is not None:
             inputs = await watch(self._hooks.run(preprocess, hooks.preprocess, inputs, context, spec))
             now, begun = self.clock(), now
             timings.preprocess = now - begun
-        pieces = self._pieces(request, inputs, now)
+        new_future = asyncio.get_running_loop().create_future
+        pieces = self._cutter.cut(generation, request.inputs, inputs, now, new_future, deadline)
         parts = await self._execute(pieces, watch)
         outputs = parts[0].outputs
         if len(parts) > 1:
@@ -164,35 +171,10 @@ class Engine:
 
     def _check(self, generation: Generation, deadline: float) -> None:
         """Refuse what the queue would refuse, where there is reason to look: each look takes the lock."""
+        if generation.bundle.spec.is_meta:
+            return  # its sub-calls are queued, and refused, as any other request
         if deadline < inf or generation.holders.count > self._max_pieces:
             self._dispatcher.admit(generation.model_id, deadline, self.clock())
-
-    def _pieces(self, request: InferRequest, inputs: Tensors, now: float) -> list[PendingRequest]:
-        """The request as it is queued: whole, or cut where it is larger than every compiled size."""
-        generation = request.generation
-        spec = generation.bundle.spec
-        rows = spec.rows_of(inputs)
-        key = spec.merge_key(inputs, next(self._tokens))
-        largest = spec.largest(key.variant)
-        new_future = asyncio.get_running_loop().create_future
-        if largest is None or rows <= largest:
-            return [PendingRequest(generation.model_id, key, rows, now, request.deadline, inputs, new_future())]
-        if not _keeps_rows(request, rows):
-            raise InvalidRequest(
-                f"model {spec.name!r}: {rows} rows are more than the largest compiled batch size {largest}, and the "
-                f"preprocess hook changes the number of rows, so the request cannot be split"
-            )
-        if rows > largest * self._max_pieces:  # before cutting: a million views take a second to make
-            raise InvalidRequest(
-                f"model {spec.name!r}: {rows} rows are more than {self._max_pieces} batches of {largest}, which is as "
-                f"much as its queue takes",
-                reason="too_many_rows",
-            )
-        cuts = split_rows(rows, largest)
-        return [
-            PendingRequest(generation.model_id, key, piece, now, request.deadline, part, new_future())
-            for piece, part in zip(cuts, batch.cut(inputs, spec.inputs, cuts), strict=True)
-        ]
 
     async def _execute(self, pieces: list[PendingRequest], watch: Watch) -> list[Part]:
         """Queue the pieces and await them all; when one fails, or the caller goes, the others are withdrawn."""
@@ -254,6 +236,7 @@ class Engine:
         error = ShuttingDown("the server shut down before the answer was ready")
         self._dispatcher.give_up(error)
         self._hooks.give_up(error)
+        self._metas.give_up(error)
 
     async def idle(self, seconds: float) -> bool:
         """Wait until no request is in flight, at most so long; whether it came to that."""
@@ -268,15 +251,6 @@ class Engine:
     def alive(self) -> bool:
         """False once the dispatcher has died, and while an execution cannot be ended."""
         return self._dispatcher.alive and not self.watchdog.device_lost
-
-
-def _keeps_rows(request: InferRequest, rows: int) -> bool:
-    """Whether the hooks of this very request kept one client row per executable row."""
-    bundle = request.generation.bundle
-    if bundle.hooks.preprocess is None:
-        return True
-    axes = [(spec.name, spec.batch_axis) for spec in bundle.spec.client_inputs if spec.batch_axis is not None]
-    return bool(axes) and all(request.inputs[name].shape[axis] == rows for name, axis in axes)
 
 
 def _account_for(parts: list[Part], enqueued_at: float, timings: Timings) -> DispatchFacts:

@@ -19,7 +19,9 @@ def preprocess(hook: Hook, inputs: Tensors, context: HookContext, spec: ModelSpe
         tensors = _run_hook(hook, _writable(inputs), context, "preprocess")
     except ValueError as error:
         raise InvalidRequest(f"preprocess of model {spec.name!r}: {error}") from error
-    return _checked("preprocess", tensors, spec.inputs, spec.name)
+    prepared = checked(f"preprocess of model {spec.name!r} returned", tensors, spec.inputs)
+    spec.check_text(prepared)
+    return prepared
 
 
 def _writable(tensors: Tensors) -> Tensors:
@@ -34,7 +36,7 @@ def postprocess(hook: Hook, outputs: Tensors, context: HookContext, spec: ModelS
     except ValueError as error:
         logger.exception("postprocess of model %s failed", spec.name)
         raise HookFailed(f"postprocess of model {spec.name!r} failed") from error
-    return _checked("postprocess", tensors, spec.client_outputs, spec.name)
+    return checked(f"postprocess of model {spec.name!r} returned", tensors, spec.client_outputs)
 
 
 def _run_hook(hook: Hook, tensors: Tensors, context: HookContext, name: str) -> Tensors:
@@ -47,10 +49,13 @@ def _run_hook(hook: Hook, tensors: Tensors, context: HookContext, name: str) -> 
         raise HookFailed(f"{name} of model {context.model!r} failed") from error
 
 
-def _checked(hook: str, tensors: object, specs: Sequence[TensorSpec], model: str) -> Tensors:
-    """The declared tensors of what a hook returned, and no others. Raises `HookFailed` when one is not as declared."""
+def checked(told: str, tensors: object, specs: Sequence[TensorSpec]) -> Tensors:
+    """The declared ones of the tensors that user code gave, and no others; `told` begins the complaint about them.
+
+    Raises `HookFailed` when one is not as declared.
+    """
     if not isinstance(tensors, Mapping):
-        raise HookFailed(f"{hook} of model {model!r} returned {type(tensors).__name__}, not a dict of arrays")
+        raise HookFailed(f"{told} {type(tensors).__name__}, not a dict of arrays")
     for spec in specs:
         array = tensors.get(spec.name)
         if not isinstance(array, np.ndarray):
@@ -60,7 +65,6 @@ def _checked(hook: str, tensors: object, specs: Sequence[TensorSpec], model: str
         else:
             continue
         raise HookFailed(
-            f"{hook} of model {model!r} returned {given} for tensor {spec.name!r}; "
-            f"the manifest declares {spec.datatype} {list(spec.shape)}"
+            f"{told} {given} for tensor {spec.name!r}; the manifest declares {spec.datatype} {list(spec.shape)}"
         )
     return {spec.name: tensors[spec.name] for spec in specs}

@@ -25,11 +25,19 @@ class Timings:
     postprocess: float = 0.0
     encode: float = 0.0
 
+    @property
+    def stages(self) -> tuple[float, ...]:
+        """In the order of `accounts.STAGES`."""
+        return (
+            self.decode, self.preprocess, self.queue, self.load, self.compute, self.postprocess, self.encode
+        )  # fmt: skip
+
 
 class InferRequest(NamedTuple):
     """One client request, decoded; `inputs` are valid against the generation's `client_inputs`.
 
-    `decoded_at` and `deadline` are monotonic seconds; `watch` fails what the request awaits at its deadline.
+    `decoded_at` and `deadline` are monotonic seconds; `watch` fails what the request awaits at its deadline. `timings`
+    is filled in as the request goes on, so that who passes it knows them of a failed one too.
     """
 
     generation: Generation
@@ -38,6 +46,7 @@ class InferRequest(NamedTuple):
     parameters: Mapping[str, Any] = NO_PARAMETERS
     deadline: float = inf
     watch: Watch = unwatched
+    timings: Timings | None = None
 
 
 class InferResult(NamedTuple):

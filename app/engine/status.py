@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from app.backends.base import Backend
+from app.engine.digests import PolicyDigests
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.hook_pool import HookPool
 from app.runtime.registry import Generation, ModelEntry, ModelRegistry
@@ -34,6 +35,7 @@ class Serving:
 
     version: str
     digest: str
+    policy_digest: str
     weight: float
     queue_depth: int
     dispatches: int
@@ -47,6 +49,7 @@ class Serving:
     wait_p50: float
     wait_p99: float
     batch_rows: Mapping[int, int]
+    batch_seconds: Mapping[int, float]
     batch_sizes: Mapping[int, int]
     gap_buckets: tuple[int, ...]
     gap_seconds: float
@@ -72,6 +75,10 @@ class Serving:
     in_flight: int
     latency_buckets: tuple[int, ...]
     latency_sum: float
+    ok_seconds: float
+    answered_at: float | None
+    stage_buckets: tuple[tuple[int, ...], ...]
+    stage_sums: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,8 @@ class ModelStatus:
     state: str
     reason: str
     serving: Serving | None
+    parts: tuple["ModelStatus", ...] = ()
+    """Of a meta model: the models it calls, which are served by themselves only where their manifests say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,7 @@ class NodeStatus:
     queue_depth: int
     hook_pool_depth: int
     share_wait_seconds_max: float
+    device_busy_seconds: float
     device_memory_in_use_bytes: int
     device_memory_limit_bytes: int
     resident_weight_bytes: int
@@ -122,6 +132,7 @@ class StatusReader:
         device: str,
         hooks: HookPool,
         watcher: RepositoryWatcher,
+        digests: PolicyDigests,
         control_mode: str,
     ) -> None:
         self._dispatcher = dispatcher
@@ -131,6 +142,7 @@ class StatusReader:
         self._device = device
         self._hooks = hooks
         self._watcher = watcher
+        self._digests = digests
         self._control_mode = control_mode
 
     def read(self) -> NodeStatus:
@@ -149,6 +161,7 @@ class StatusReader:
             queue_depth=stats.queue_depth,
             hook_pool_depth=self._hooks.depth,
             share_wait_seconds_max=stats.share_wait_seconds_max,
+            device_busy_seconds=self._dispatcher.log.busy_seconds,
             device_memory_in_use_bytes=memory.in_use,
             device_memory_limit_bytes=memory.limit,
             resident_weight_bytes=weights.resident_bytes,
@@ -159,7 +172,7 @@ class StatusReader:
             weight_hit_rate=_hit_rate(weights.models, stats) if weights.arena else None,
             compactions=weights.compactions,
             problems={_readable(path): fault for path, fault in self._watcher.problems.items()},
-            models=tuple(_model(entry, stats.models, residency) for _, entry in sorted(entries.items())),
+            models=_models(entries, self._registry.public, stats.models, residency, self._digests),
         )
 
     def _consistent(self) -> tuple[Mapping[str, ModelEntry], SchedulerStats]:
@@ -183,13 +196,51 @@ def _hit_rate(models: Iterable[ModelResidency], stats: SchedulerStats) -> float 
     return max(1 - loads / dispatches, 0.0) if dispatches else None
 
 
-def _model(entry: ModelEntry, stats: Mapping[str, ModelStats], residency: Mapping[str, ModelResidency]) -> ModelStatus:
+def _models(
+    entries: Mapping[str, ModelEntry],
+    public: Mapping[str, ModelEntry],
+    stats: Mapping[str, ModelStats],
+    residency: Mapping[str, ModelResidency],
+    digests: PolicyDigests,
+) -> tuple[ModelStatus, ...]:
+    """What is served, in order of names; a meta model is one unit with the models it calls."""
+    known = {name: _model(entry, stats, residency, digests) for name, entry in sorted(entries.items())}
+    told = []
+    for name, model in known.items():
+        generation = entries[name].generation
+        if generation is not None and (calls := generation.bundle.spec.meta_models) is not None:
+            model = _with_parts(model, generation, tuple(known[each] for each in calls if each in known))
+        if name in public:
+            told.append(model)
+    return tuple(told)
+
+
+def _with_parts(model: ModelStatus, generation: Generation, parts: tuple[ModelStatus, ...]) -> ModelStatus:
+    """A meta model as one unit: the weights of all it calls, on the device when all are, its part of their time."""
+    if model.serving is None:
+        return replace(model, parts=parts)
+    held = [part.serving for part in parts if part.serving is not None]
+    serving = replace(
+        model.serving,
+        resident=len(held) == len(parts) and all(each.resident for each in held),
+        weight_bytes=sum(each.weight_bytes for each in held),
+        compute_seconds=generation.account.compute_seconds,
+    )
+    return replace(model, serving=serving, parts=parts)
+
+
+def _model(
+    entry: ModelEntry,
+    stats: Mapping[str, ModelStats],
+    residency: Mapping[str, ModelResidency],
+    digests: PolicyDigests,
+) -> ModelStatus:
     generation = entry.generation
     counted = stats.get(generation.model_id) if generation is not None else None
     serving = None
     held = residency.get(generation.model_id) if generation is not None else None
     if generation is not None and counted is not None and held is not None:
-        serving = _serving(generation, counted, held)
+        serving = _serving(generation, counted, held, digests.of(generation))
     return ModelStatus(entry.name, str(entry.state), entry.reason, serving)
 
 
@@ -199,7 +250,7 @@ _AS_COUNTED = tuple(
 )
 
 
-def _serving(generation: Generation, stats: ModelStats, held: ModelResidency) -> Serving:
+def _serving(generation: Generation, stats: ModelStats, held: ModelResidency, policy_digest: str) -> Serving:
     spec, account = generation.bundle.spec, generation.account
     safety = spec.batch_safety
     costs: dict[str, dict[int, float]] = {}
@@ -211,6 +262,7 @@ def _serving(generation: Generation, stats: ModelStats, held: ModelResidency) ->
         **counted,
         version=spec.version,
         digest=generation.bundle.digest,
+        policy_digest=policy_digest,
         wait_p50=quantile(waits, 0.5),
         wait_p99=quantile(waits, 0.99),
         costs=costs,
@@ -237,4 +289,8 @@ def _serving(generation: Generation, stats: ModelStats, held: ModelResidency) ->
         in_flight=account.in_flight,
         latency_buckets=tuple(account.latency_buckets),
         latency_sum=account.latency_sum,
+        ok_seconds=account.ok_seconds,
+        answered_at=account.answered_at,
+        stage_buckets=tuple([tuple(each) for each in account.stage_buckets]),
+        stage_sums=tuple(account.stage_sums),
     )

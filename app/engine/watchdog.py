@@ -1,6 +1,7 @@
 """Looks, now and then, whether an execution takes longer than it may."""
 
 import asyncio
+from collections.abc import Callable
 
 from app.runtime.dispatcher import Dispatcher
 
@@ -9,13 +10,17 @@ _LOOKS = 20
 
 
 class Watchdog:
-    """A timer on the event loop. `device_lost` turns true when an execution does not even end when it is told to."""
+    """A timer on the event loop. `device_lost` turns true when an execution does not even end when it is told to.
+
+    `on_lost` is called once, when nothing can be executed any more.
+    """
 
     def __init__(self, dispatcher: Dispatcher, timeout: float) -> None:
         self._dispatcher = dispatcher
         self._timeout = timeout
         self._timer: asyncio.TimerHandle | None = None
         self.device_lost = False
+        self.on_lost: Callable[[], None] | None = None
 
     def start(self) -> None:
         """Begin to look (event loop)."""
@@ -28,4 +33,7 @@ class Watchdog:
 
     def _look(self) -> None:
         self.device_lost = self._dispatcher.end_overdue(self._timeout)
+        if self.on_lost is not None and (self.device_lost or not self._dispatcher.alive):
+            self.on_lost()
+            self.on_lost = None
         self.start()

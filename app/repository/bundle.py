@@ -1,7 +1,5 @@
 """A bundle, read from disk: specification, hooks and where its graph is."""
 
-import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +7,9 @@ from pathlib import Path
 from app.domain.errors import BundleError
 from app.domain.model import ModelSpec
 from app.domain.tensors import Tensors
-from app.repository.files import HOOKS_FILE, MANIFEST_FILE, bundle_files, name_fault
+from app.repository.files import HOOKS_FILE, MANIFEST_FILE, bundle_files, digest_files, name_fault
 from app.repository.hooks import Hooks, load_hooks
-from app.repository.manifest import read_manifest
+from app.repository.manifest import Build, read_manifest
 from app.repository.sample import read_sample
 
 
@@ -35,11 +33,12 @@ class Bundle:
 Isolate = Callable[[Path, int], Hooks]
 
 
-def load_bundle(path: Path, isolate: Isolate | None = None) -> Bundle:
+def load_bundle(path: Path, isolate: Isolate | None = None, build: Build | None = None) -> Bundle:
     """Read and check the bundle in a directory and import its hooks; slow, every byte is read. Raises `BundleError`.
 
     The model has the name of the directory entry, also where that is a link. Hooks that ask for processes of their own
-    get them from `isolate`, and are then to be closed; without it they run in this process.
+    get them from `isolate`, and are then to be closed; without it they run in this process. A model that is to be made
+    first is made by `build`, or was before; without it such a bundle is refused.
     """
     path = path.absolute()
     if fault := name_fault(path.name):
@@ -47,21 +46,21 @@ def load_bundle(path: Path, isolate: Isolate | None = None) -> Bundle:
     if not path.is_dir():
         raise BundleError(f"{path}: is no directory: a bundle is a directory with a model.onnx or a manifest.yaml")
     try:
-        return _load(path, isolate)
+        return _load(path, isolate, build)
     except OSError as error:
         raise BundleError(
             f"{error.filename or path}: cannot be read ({error.strerror}): copy the bundle again"
         ) from error
 
 
-def _load(path: Path, isolate: Isolate | None) -> Bundle:
-    manifest = read_manifest(path)
+def _load(path: Path, isolate: Isolate | None, build: Build | None) -> Bundle:
+    manifest = read_manifest(path, build)
     processes = manifest.hook_processes
     hooks = isolate(path, processes) if isolate is not None and processes else load_hooks(path)
     try:
         _check_hooks(path, manifest.spec, hooks)
-        digest = _digest(path, manifest.model_file)
-        sample = read_sample(path, manifest.spec)
+        digest = digest_files([*bundle_files(path), *[("", file) for file in manifest.outside]])
+        sample = None if manifest.model_file is None else read_sample(path, manifest.spec)
     except BaseException:
         hooks.close()
         raise
@@ -70,6 +69,9 @@ def _load(path: Path, isolate: Isolate | None) -> Bundle:
 
 def _check_hooks(path: Path, spec: ModelSpec, hooks: Hooks) -> None:
     """Refuse what the hooks and the manifest cannot both mean."""
+    if spec.meta_models is not None:
+        _check_run(path / HOOKS_FILE, hooks)
+        return
     if hooks.run is not None:
         raise BundleError(f"{path / HOOKS_FILE}: run belongs to a meta model (kind: meta): remove it")
     if hooks.preprocess is None and spec.client_inputs != spec.inputs:
@@ -84,14 +86,10 @@ def _check_hooks(path: Path, spec: ModelSpec, hooks: Hooks) -> None:
         )
 
 
-def _digest(path: Path, model_file: Path) -> str:
-    """SHA-256 over names and contents of the bundle's files, and over a model file that lies elsewhere."""
-    files = bundle_files(path)
-    if not model_file.is_relative_to(path):
-        files.append(("", model_file))
-    digest = hashlib.sha256()
-    for name, file in files:
-        with file.open("rb") as stream:
-            content = hashlib.file_digest(stream, "sha256").digest()
-        digest.update(os.fsencode(name) + b"\0" + content)
-    return digest.hexdigest()
+def _check_run(file: Path, hooks: Hooks) -> None:
+    """A meta model is its `run`, and nothing else."""
+    if hooks.run is None:
+        raise BundleError(f"{file}: a meta model needs run(inputs, call) there: define it")
+    for name, hook in (("preprocess", hooks.preprocess), ("postprocess", hooks.postprocess)):
+        if hook is not None:
+            raise BundleError(f"{file}: {name} belongs to a plain model: call it from run, under another name")

@@ -1,7 +1,9 @@
 """Which files make a bundle, and which names a model may have."""
 
+import hashlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 HOOKS_FILE = "hooks.py"
@@ -43,6 +45,16 @@ def bundle_files(bundle_dir: Path) -> list[tuple[str, Path]]:
         paths = [Path(folder, name) for name in files if not name.startswith(".")]
         found += [(path.relative_to(bundle_dir).as_posix(), path) for path in paths]
     return sorted(found)
+
+
+def digest_files(files: Iterable[tuple[str, Path]]) -> str:
+    """SHA-256 over names and contents, in hex. Raises `OSError` for a file that cannot be read."""
+    digest = hashlib.sha256()
+    for name, file in files:
+        with file.open("rb") as stream:
+            content = hashlib.file_digest(stream, "sha256").digest()
+        digest.update(os.fsencode(name) + b"\0" + content)
+    return digest.hexdigest()
 
 
 def _exists(file: Path) -> bool:

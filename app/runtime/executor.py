@@ -43,6 +43,7 @@ class Executor:
         self._clock = clock
         self._specs: dict[str, tuple[ModelSpec, Padding]] = {}
         self._running: LoadedModel | None = None
+        self._lost: set[str] = set()  # models that left the device to come back, and did not
         self.rebuild: Callable[[str], None] | None = None
         """Makes room on the device and a model's sessions anew, after a run that found no memory."""
 
@@ -53,19 +54,13 @@ class Executor:
     def remove_model(self, model_id: str) -> None:
         """Forget a model (dispatcher thread)."""
         self._specs.pop(model_id, None)
+        self._lost.discard(model_id)
 
     def execute(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
         """Run one dispatch. Raises nothing that a batch can cause."""
         begun = self._clock()
         try:
-            try:
-                return self._run(dispatch)
-            except (OutOfMemory, MemoryError):
-                if self.rebuild is None:
-                    raise
-                logger.warning("no memory to run model %s: others leave, and it is tried again", dispatch.model_id)
-                self.rebuild(dispatch.model_id)
-                return self._run(dispatch)
+            return self._run_with_room(dispatch)
         except ExecutionFailed as failure:
             # What the backend says is for the operator: it may hold names and values that are no caller's business.
             logger.error("execution of model %s failed: %s", dispatch.model_id, failure.message)
@@ -86,6 +81,21 @@ class Executor:
         running = self._running
         if running is not None:
             running.terminate()
+
+    def _run_with_room(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
+        """Run; where there is no memory make room, and try once more."""
+        model_id, rebuild = dispatch.model_id, self.rebuild
+        if rebuild is None:
+            return self._run(dispatch)
+        if model_id not in self._lost or self._weights.is_resident(model_id):
+            try:
+                return self._run(dispatch)
+            except (OutOfMemory, MemoryError):
+                logger.warning("no memory to run model %s: others leave, and it is tried again", model_id)
+        self._lost.add(model_id)
+        rebuild(model_id)
+        self._lost.discard(model_id)
+        return self._run(dispatch)
 
     def _run(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
         requests, clock = dispatch.requests, self._clock

@@ -5,15 +5,8 @@ but a core.
 """
 
 import logging
-import os
 import queue
-import signal
-import socket
-import subprocess
-import sys
 import threading
-from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -23,15 +16,12 @@ from app.domain.errors import BundleError, DeadlineExceeded, HookFailed, ModelNo
 from app.domain.tensors import Tensors
 from app.repository.files import HOOKS_FILE, MANIFEST_FILE
 from app.repository.hooks import HookContext, Hooks, read_source
-from app.runtime.hook_channel import Channel
 from app.runtime.hook_worker import Answer, Question
+from app.runtime.worker import Worker
 
 logger = logging.getLogger(__name__)
 
 _COMMAND = "from app.runtime.hook_worker import main; main()"
-
-#: Where `app` is imported from: the worker has to find the same one.
-_ROOT = Path(__file__).parents[2]
 
 #: The key in a context's state of the state itself, pickled: only the worker knows what is in it.
 _PICKLED = "pickled"
@@ -64,7 +54,7 @@ class HookWorkers:
             for _ in range(processes):
                 self._workers.append(self._start())
             for worker in self._workers:
-                self.defined = worker.wait_ready()
+                self.defined = self._wait_ready(worker)
         except BaseException:
             self.close()
             raise
@@ -118,14 +108,14 @@ class HookWorkers:
             raise HookFailed(f"{question.hook} of model {question.model!r} failed: its process {fate}") from None
         return answer
 
-    def _replace(self, place: int, question: Question) -> "Worker":
+    def _replace(self, place: int, question: Question) -> Worker:
         gone = ModelNotFound(f"model {question.model!r} was unloaded")
         if self._closed.is_set():
             raise gone
         logger.warning("model %s: starting another hook process", question.model)
         try:
             worker = self._start()
-            worker.wait_ready()
+            self._wait_ready(worker)
         except BundleError as error:
             logger.error("model %s: no other hook process: %s", question.model, error)
             message = f"{question.hook} of model {question.model!r} failed: its process cannot be started"
@@ -136,97 +126,27 @@ class HookWorkers:
             raise gone
         return worker
 
-    def _start(self) -> "Worker":
+    def _start(self) -> Worker:
         try:
-            worker = Worker(self._bundle_dir)
+            worker = Worker(str(self._bundle_dir), "hook_process", _COMMAND)
             worker.channel.send((self._bundle_dir, self._source))
         except OSError as error:
             raise BundleError(f"{self._bundle_dir / HOOKS_FILE}: its process cannot be started: {error}") from error
         return worker
 
-
-class Worker:
-    """One worker process, from its start to its end.
-
-    Its parent is a thread that does nothing but wait for its end: the kernel ends a process with the *thread* that
-    started it, and somebody has to take note of its status. Raises `OSError` when it cannot be started.
-    """
-
-    def __init__(self, bundle_dir: Path) -> None:
-        self._bundle_dir = bundle_dir
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        memory = os.memfd_create("hooks")
-        self.channel = Channel(ours, memory)
-        started: Future[subprocess.Popen[bytes]] = Future()
-        keep = partial(_keep, bundle_dir, ours, theirs, memory, started)
-        threading.Thread(target=keep, name="hook_process", daemon=True).start()
-        self._process = started.result()
-
-    @property
-    def pid(self) -> int:
-        """The process."""
-        return self._process.pid
-
-    def wait_ready(self) -> tuple[str, ...]:
+    def _wait_ready(self, worker: Worker) -> tuple[str, ...]:
         """Wait until the hooks are loaded; the names of those there are. Raises `BundleError`."""
         try:
-            answer = self.channel.receive()
+            answer = worker.channel.receive()
         except (EOFError, OSError):
-            raise BundleError(f"{self._bundle_dir / HOOKS_FILE}: import failed: the process {self.end()}") from None
+            fate = worker.end()
+            raise BundleError(f"{self._bundle_dir / HOOKS_FILE}: import failed: the process {fate}") from None
         if isinstance(answer, BundleError):
             raise answer
         names: tuple[str, ...] = answer
         return names
 
-    def finish(self) -> None:
-        """Let it end after the call it is in (any thread)."""
-        with suppress(OSError):  # it has ended
-            self.channel.finish()
-
-    def end(self) -> str:
-        """End it now, if it has not ended yet, and say how it ended."""
-        self._process.kill()
-        return _fate(self._process.wait())
-
 
 def _remaining(deadline: float) -> float | None:
     """Seconds that are left; None for a request without a deadline."""
     return None if deadline == inf else max(deadline - monotonic(), 0.001)
-
-
-def _keep(
-    bundle_dir: Path,
-    ours: socket.socket,
-    theirs: socket.socket,
-    memory: int,
-    started: "Future[subprocess.Popen[bytes]]",
-) -> None:
-    """Start a process and wait for its end."""
-    descriptors = (theirs.fileno(), memory)
-    path = [str(_ROOT), *filter(None, sys.path)]
-    try:
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _COMMAND, *map(str, descriptors)],
-                stdin=subprocess.DEVNULL,
-                pass_fds=descriptors,
-                # An interrupt from the terminal is the server's to handle. Not a session of its own: the kernel may
-                # give each session an equal share, and the niceness of a worker would count for nothing.
-                process_group=0,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-            )
-    except BaseException as error:
-        started.set_exception(error)
-        return
-    started.set_result(process)
-    status = process.wait()
-    with suppress(OSError):  # its own children may hold its end open: nobody must wait for an answer
-        ours.shutdown(socket.SHUT_RDWR)
-    if status:
-        logger.error("%s: hook process %d %s", bundle_dir, process.pid, _fate(status))
-
-
-def _fate(status: int) -> str:
-    if status >= 0:
-        return f"ended with status {status}"
-    return f"died of signal {-status} ({signal.strsignal(-status)})"

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,7 +115,7 @@ def _pickled(state: dict[str, Any]) -> bytes:
         raise TypeError(f"context.state cannot be pickled, as isolation: process needs it to be: {error}") from error
 
 
-def main() -> None:
+def main(serve: Callable[[Channel], None] = serve) -> None:
     """Serve on the two inherited descriptors that the command line names: socket and memory. Does not return."""
     # The server decides when to end, and may have to drain first: a signal to its whole group or control group is not
     # for this process. Handlers, unlike SIG_IGN, are not inherited by programs that a hook may start.

@@ -9,8 +9,9 @@ from typing import ParamSpec, TypeVar
 
 from app.backends.base import Backend, CacheEntry, Prepared
 from app.domain.batch_safety import BatchProbe, Padding, Verdict, judge
-from app.domain.errors import BundleError, ShuttingDown, Unsupported
+from app.domain.errors import BundleError, ShuttingDown
 from app.domain.model import ModelSpec
+from app.repository.build import Builder
 from app.repository.bundle import Bundle, load_bundle
 from app.runtime.hook_process import isolate
 
@@ -19,10 +20,13 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+#: The form of what a meta model has to map: nothing.
+META = "meta"
+
 
 @dataclass(frozen=True, slots=True)
 class CompiledBundle:
-    """A bundle and its entry in the compile cache."""
+    """A bundle and its entry in the compile cache; that of a meta model stands for nothing."""
 
     bundle: Bundle
     entry: CacheEntry
@@ -31,8 +35,10 @@ class CompiledBundle:
 class Loader:
     """One thread, named `loader_0`: loads follow one another, so that they take one core from serving, not all."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, builder: Builder | None = None) -> None:
+        """Without a `builder`, bundles whose model is to be built first are refused."""
         self._backend = backend
+        self._builder = builder
         self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="loader")
         self._stopping = False
 
@@ -61,7 +67,11 @@ class Loader:
         `padding`, where it is given, fills partial batches instead of what the bundle says. The bundle's hooks run, and
         are to be closed when it is no longer needed.
         """
-        bundle = load_bundle(path, isolate)
+        try:
+            bundle = load_bundle(path, isolate, self._builder)
+        except BundleError:
+            self.check()
+            raise
         try:
             return self._compile(bundle, padding)
         except BaseException:
@@ -78,7 +88,7 @@ class Loader:
 
     def _compile(self, bundle: Bundle, padding: Padding | None) -> CompiledBundle:
         if bundle.model_file is None:
-            raise Unsupported(f"{bundle.path}: meta models are not served by this version")
+            return CompiledBundle(bundle, CacheEntry(bundle.path, META, 0))
         try:
             entry = self._backend.compile(bundle.model_file, bundle.spec, bundle.sample)
         except BundleError:
@@ -87,11 +97,13 @@ class Loader:
         return CompiledBundle(replace(bundle, spec=admit(bundle.spec, entry.batch_probe, padding)), entry)
 
     def stop(self) -> None:
-        """Drop what has not begun, end a compilation under way, and join the thread.
+        """Drop what has not begun, end a build or a compilation under way, and join the thread.
 
         What is dropped fails: a future that an executor cancels would leave those hanging who wait for several.
         """
         self._stopping = True
+        if self._builder is not None:
+            self._builder.close()
         self._backend.close()
         self._executor.shutdown(wait=True)
 

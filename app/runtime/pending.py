@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from app.domain.errors import ServingError
+from app.domain.errors import Cancelled, ServingError
 from app.domain.model import MergeKey
 from app.domain.tensors import Tensors
 from app.scheduling.request import QueuedRequest
@@ -73,6 +73,24 @@ class PendingRequest(QueuedRequest):
         self.place = 0
         self.inputs = inputs
         self.future = future
+
+
+def threaded_future() -> concurrent.futures.Future[Part]:
+    """A future for a caller that waits on a thread of its own: see `wait`."""
+    return concurrent.futures.Future()
+
+
+def wait(request: PendingRequest) -> Part:
+    """Wait for the answer to a request with a threaded future (not the event loop).
+
+    Raises what the request failed with, and `Cancelled` when its future was cancelled.
+    """
+    future = request.future
+    assert isinstance(future, concurrent.futures.Future)
+    try:
+        return future.result()
+    except concurrent.futures.CancelledError:
+        raise Cancelled("nobody waits for the answer any more") from None
 
 
 def deliver(requests: Sequence[PendingRequest], results: Sequence[Part | ServingError]) -> None:

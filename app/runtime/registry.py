@@ -60,6 +60,12 @@ class ModelRegistry:
 
     def __init__(self) -> None:
         self._entries: Mapping[str, ModelEntry] = MappingProxyType({})
+        self._public = self._entries
+
+    @property
+    def public(self) -> Mapping[str, ModelEntry]:
+        """The entries that clients see: without the models that only meta models call."""
+        return self._public
 
     @property
     def entries(self) -> Mapping[str, ModelEntry]:
@@ -75,19 +81,45 @@ class ModelRegistry:
         entries = {**self._entries}
         for name in gone:
             entries.pop(name, None)
-        self._entries = MappingProxyType({**entries, **{entry.name: entry for entry in come}})
+        entries.update({entry.name: entry for entry in come})
+        internal = _internal(entries)
+        self._entries = MappingProxyType(entries)
+        self._public = MappingProxyType({name: entry for name, entry in entries.items() if name not in internal})
+
+    def name_of(self, model_id: str) -> str:
+        """The name under which a generation serves now. Raises `ModelNotFound`."""
+        for name, entry in self._entries.items():
+            if entry.generation is not None and entry.generation.model_id == model_id:
+                return name
+        raise ModelNotFound("the model was unloaded")
+
+    def resolve_public(self, name: str, version: str | None = None) -> Generation:
+        """As `resolve`, for clients: to them a model that only meta models call is unknown."""
+        return _resolve(self._public, name, version)
 
     def resolve(self, name: str, version: str | None = None) -> Generation:
         """The generation that serves `name` now. Raises `ModelNotFound` or `ModelUnavailable`.
 
         Why a model is unavailable is for status and index only: the reason may tell of files on this machine.
         """
-        entry = self._entries.get(name)
-        if entry is None:
-            raise ModelNotFound(f"unknown model {name!r}")
-        if entry.generation is None:
-            raise ModelUnavailable(f"model {name!r} is {entry.state}: /status says why")
-        served = entry.generation.bundle.spec.version
-        if version is not None and version != served:
-            raise ModelNotFound(f"unknown version {version!r} of model {name!r}: the one served is {served!r}")
-        return entry.generation
+        return _resolve(self._entries, name, version)
+
+
+def _resolve(entries: Mapping[str, ModelEntry], name: str, version: str | None) -> Generation:
+    entry = entries.get(name)
+    if entry is None:
+        raise ModelNotFound(f"unknown model {name!r}")
+    if entry.generation is None:
+        raise ModelUnavailable(f"model {name!r} is {entry.state}: /status says why")
+    served = entry.generation.bundle.spec.version
+    if version is not None and version != served:
+        raise ModelNotFound(f"unknown version {version!r} of model {name!r}: the one served is {served!r}")
+    return entry.generation
+
+
+def _internal(entries: Mapping[str, ModelEntry]) -> frozenset[str]:
+    """Those that clients do not ask for: that some meta model calls, unless their manifests say otherwise."""
+    specs = {name: entry.generation.bundle.spec for name, entry in entries.items() if entry.generation is not None}
+    called = {name for spec in specs.values() for name in spec.meta_models or ()}
+    hidden = {name for name in called if name not in specs or not specs[name].expose}
+    return frozenset(hidden | {name for name, spec in specs.items() if spec.expose is False})

@@ -11,7 +11,15 @@ from math import inf
 from typing import NamedTuple, TypeVar
 
 from app.backends.base import Backend, CacheEntry, Prepared
-from app.domain.errors import ExecutionFailed, ModelNotFound, OutOfMemory, ServingError, ShuttingDown
+from app.domain.errors import (
+    BundleError,
+    ExecutionFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    OutOfMemory,
+    ServingError,
+    ShuttingDown,
+)
 from app.domain.model import ModelSpec
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.pending import PendingRequest, fail
@@ -53,21 +61,24 @@ class ResidencyKeeper:
         self._compact_every = compact_every
         self._loads = 0
         self._loading: str | None = None
+        self._remaking: set[str] = set()
+        self.remake: Callable[[str], concurrent.futures.Future[None]] | None = None
+        """Loads a model anew whose compile-cache entry is gone (weights thread); set before it is needed."""
         self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="weights")
 
     # on demand
 
-    def tend(self, wanted: Sequence[str], queued: Collection[str], running: str | None, now: float) -> float:
+    def tend(self, wanted: Sequence[str], queued: Collection[str], now: float) -> float:
         """Start the load of the first of `wanted`, if its time has come; the instant at which to look again.
 
-        `queued` are the models with queued work, `running` is about to be executed and stays. One load at a time:
-        each takes a core from serving.
+        `queued` are the models with queued work. The device is free: nothing runs. One load at a time: each takes a
+        core from serving.
         """
         if self._loading is not None or not self._weights.knows(model_id := wanted[0]):
             return inf
         weights = self._weights
         needed, on_demand = weights.weight_bytes(model_id), weights.budget.on_demand
-        plan = plan_load(needed, weights.evictable(queued), on_demand, now, running=running, taken=weights.taken_bytes)
+        plan = plan_load(needed, weights.evictable(queued), on_demand, now, taken=weights.taken_bytes)
         if plan.victims is None:
             return plan.look_again_at
         if needed > on_demand:
@@ -118,15 +129,39 @@ class ResidencyKeeper:
         self._weights.release(model_id)
         if isinstance(error, ShuttingDown):
             return
-        known = isinstance(error, ServingError)
-        logger.error("the weights of model %s could not be loaded: %s", model_id, error, exc_info=not known)
-        told: ServingError = ExecutionFailed("the weights of the model could not be loaded", reason="load_failed")
-        if isinstance(error, OutOfMemory | MemoryError):
-            told = OutOfMemory("no memory for the weights of the model")
+        told = self._told(model_id, error)
         with self._dispatcher.locked() as scheduler:
             orphans = scheduler.drain(model_id)
         self._tell([model_id], "cold")
         fail(orphans, told)
+
+    def _told(self, model_id: str, error: Exception) -> ServingError:
+        """What callers are told of a load that failed. Where the fault is the entry's, it is made anew."""
+        known = isinstance(error, ServingError)
+        logger.error("the weights of model %s could not be loaded: %s", model_id, error, exc_info=not known)
+        if isinstance(error, OutOfMemory | MemoryError):
+            return OutOfMemory("no memory for the weights of the model")
+        if isinstance(error, BundleError) and self.remake is not None:
+            self._make_anew(model_id, self.remake)
+            return ModelUnavailable("the model has to be compiled anew", reason="load_failed")
+        return ExecutionFailed("the weights of the model could not be loaded", reason="load_failed")
+
+    def _make_anew(self, model_id: str, remake: Callable[[str], concurrent.futures.Future[None]]) -> None:
+        """Load the bundle again, which compiles it; what comes of it is told by the model's state."""
+
+        def begin() -> None:
+            try:
+                remake(model_id).add_done_callback(lambda _: self._dispatcher.call(end))
+            except ServingError as error:
+                logger.error("model %s cannot be compiled anew: %s", model_id, error)
+                self._dispatcher.call(end)
+
+        def end() -> None:
+            self._remaking.discard(model_id)
+
+        if model_id not in self._remaking:
+            self._remaking.add(model_id)
+            self.submit(begin)
 
     # for operators
 
@@ -179,7 +214,7 @@ class ResidencyKeeper:
     def rebuild(self, model_id: str) -> None:
         """After a run that found no memory: free what may leave, and make the model's sessions anew.
 
-        Raises what stops that.
+        Raises `ServingError` when that fails: then the model is on the device no more.
         """
         entry, spec = self._weights.source(model_id)
         if self._weights.comes_and_goes:
@@ -187,7 +222,11 @@ class ResidencyKeeper:
         self._weights.evict(model_id)
         self._weights.shrink()
         begun = self._clock()
-        prepared = self._backend.prepare(entry, spec)
+        try:
+            prepared = self._backend.prepare(entry, spec)
+        except Exception as error:
+            self._tell([model_id], "cold")
+            raise self._told(model_id, error) from error
         self.load_now(model_id, prepared, self._clock() - begun)
 
     # any thread

@@ -1,6 +1,6 @@
 """Who contends for the device, for which share of it, and who of them the discipline lets have it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import TypeVar
 
@@ -69,6 +69,10 @@ class Contention:
         if held and self._looks_ahead:
             chosen = self._look_ahead(chosen, ready, held, now)
         return chosen, now
+
+    def present(self, active: Iterable[ModelQueue[R]]) -> Iterator[ModelQueue[R]]:
+        """Those that may contend as far as weights go: while the others wait for theirs, they are ahead of nobody."""
+        return (queue for queue in active if queue.weights not in self._absent)
 
     def _opens_at(self, queue: ModelQueue[R], now: float) -> float:
         if queue.weights in self._absent:

@@ -12,6 +12,7 @@ from app.scheduling.deadlines import release, safe_wait
 from app.scheduling.learning import CostBook, CostCurve
 from app.scheduling.queues import ModelQueue, Plan
 from app.scheduling.request import QueuedRequest
+from app.scheduling.residency import Wanted
 from app.scheduling.stats import size_class
 
 R = TypeVar("R", bound=QueuedRequest)
@@ -44,6 +45,11 @@ class Planner:
     def seconds(self, queue: ModelQueue[R]) -> float:
         """Expected seconds on the device of the planned dispatch, weight load included; 0 while nothing is known."""
         return self.load(queue) + (self.plan(queue).cost or 0.0)
+
+    def wanted(self, queue: ModelQueue[R]) -> Wanted:
+        """What bringing the weights of a non-empty queue would be for."""
+        load = self._costs.estimate_load(queue.model_id)
+        return Wanted(queue.model_id, queue.rows, queue.unserved_since, load, queue.committed > 0)
 
     def opens_at(self, queue: ModelQueue[R], now: float) -> float:
         """The instant until which the queue waits for company; `now` when it is releasable."""

@@ -1,7 +1,7 @@
 """The queue of one model: two FIFOs whose requests leave in place, and what is planned for their front."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Generic, Literal, NamedTuple, TypeVar
@@ -51,7 +51,7 @@ class ModelQueue(Generic[R]):
     __slots__ = (
         "_committed", "_due", "_ordinary", "_retries", "account", "committed", "counters", "credit_pending", "depth",
         "heir", "idle_since", "model_id", "name", "plan", "policy", "reserve", "rows", "spec", "ticket", "tried_at",
-        "usable", "waiting_since", "weights",
+        "unserved_since", "usable", "waiting_since", "weights",
     )  # fmt: skip
 
     def __init__(self, model_id: str, spec: ModelSpec, policy: ModelPolicy) -> None:
@@ -77,6 +77,9 @@ class ModelQueue(Generic[R]):
         self.idle_since = -inf
         self.waiting_since = inf
         """When it began to contend, or was last served while it did; infinite while it does not."""
+        self.unserved_since = inf
+        """When it was last served, if that left work, or else when the first request since then came; drops are no
+        service. Infinite while nothing came."""
         self.credit_pending = False
         """Woke from idleness and has not met another contender since."""
         self.tried_at = -inf
@@ -97,8 +100,10 @@ class ModelQueue(Generic[R]):
         self.plan = None
         self.usable.clear()
 
-    def push(self, requests: Iterable[R]) -> None:
+    def push(self, requests: Sequence[R]) -> None:
         """Append, and settle when each is due."""
+        if not self.depth:
+            self.unserved_since = min(self.unserved_since, requests[0].enqueued_at)
         for request in requests:
             request.queued = True
             self.ticket += 1

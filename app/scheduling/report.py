@@ -72,6 +72,7 @@ def _model_stats(
         load_seconds=costs.estimate_load(queue.model_id),
         reserve_seconds=queue.reserve.seconds if queue.policy.reserve_ms is None else queue.policy.reserve_ms / 1e3,
         batch_rows=dict(counters.batch_rows),
+        batch_seconds=dict(counters.batch_seconds),
         batch_sizes=dict(counters.batch_sizes),
         gap_buckets=tuple(counters.gaps.buckets),
         gap_seconds=counters.gaps.total,

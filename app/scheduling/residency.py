@@ -9,6 +9,13 @@ from typing import NamedTuple
 #: A model stays at least this many times its load time, so that what was loaded can work before it goes.
 STAY_FACTOR = 2.0
 
+#: A model that was kept waiting for longer comes before those that would gain more: from then on at most one load of
+#: each other model comes before its own. Seconds.
+LONGEST_COLD = 10.0
+
+#: What a load is taken to last at least: one that nobody measured is soon tried.
+LEAST_LOAD = 1e-3
+
 
 class Budget(NamedTuple):
     """How much memory weights may fill."""
@@ -73,6 +80,38 @@ def plan_eviction(residents: Iterable[Resident], needed: int, free: int) -> tupl
     return tuple(each.model_id for each in chosen)
 
 
+class Wanted(NamedTuple):
+    """A model with queued work whose weights are elsewhere."""
+
+    model_id: str
+    rows: int
+    """All that it has queued."""
+    unserved_since: float
+    """When it was last served, if that left work, or else when the first request since then came; drops are no
+    service."""
+    load_seconds: float
+    """0 while unknown."""
+    committed: bool = False
+    """Whether committed work is queued."""
+
+    def gain(self, now: float) -> float:
+        """What a load is worth: queued rows, times how long the model was not served, per second of loading.
+
+        By rows alone a model that is asked for rarely would never come, by time alone as often as any other.
+        """
+        return self.rows * (now - self.unserved_since) / max(self.load_seconds, LEAST_LOAD)
+
+
+def load_order(wanted: Iterable[Wanted], now: float) -> tuple[str, ...]:
+    """Which weights to bring first: for committed work; else for whoever waits too long; else where they gain most."""
+
+    def key(each: Wanted) -> tuple[bool, float, float, str]:
+        overdue = now - each.unserved_since > LONGEST_COLD
+        return not each.committed, each.unserved_since if overdue else now, -each.gain(now), each.model_id
+
+    return tuple(each.model_id for each in sorted(wanted, key=key))
+
+
 class LoadPlan(NamedTuple):
     """Load the model after evicting the victims; or, where `victims` is None, look again at `look_again_at`."""
 
@@ -86,16 +125,15 @@ def plan_load(
     on_demand: int,
     now: float,
     *,
-    running: str | None = None,
     taken: int = 0,
 ) -> LoadPlan:
     """Who leaves so that a model of `needed` bytes can come.
 
-    Idle models go first; then those with queued work; neither before it has stayed as long as it must, and never the
-    one that is `running`; `taken` bytes belong to others that stay. A model larger than the budget comes when
-    everything else has left.
+    Idle models go first; then those with queued work; neither before it has stayed as long as it must, and none runs
+    while this is asked; `taken` bytes belong to others that stay. A model larger than the budget comes when everything
+    else has left.
     """
-    settled = [each for each in residents if each.settled_at() <= now and each.model_id != running]
+    settled = [each for each in residents if each.settled_at() <= now]
     free = on_demand - taken - sum([each.nbytes for each in residents])
     if needed > on_demand:
         if len(settled) == len(residents) and not taken:

@@ -17,6 +17,7 @@ from app.scheduling.planning import Planner
 from app.scheduling.queues import ModelQueue, Plan, Weights
 from app.scheduling.report import report
 from app.scheduling.request import QueuedRequest
+from app.scheduling.residency import load_order
 from app.scheduling.retries import RetryBudget, halves
 from app.scheduling.stats import DropReason, SchedulerStats, size_class
 
@@ -95,10 +96,9 @@ class Scheduler(Generic[R]):
         queue.weights = weights
         queue.replan()
 
-    def wanted(self) -> tuple[str, ...]:
-        """Models with queued work whose weights are cold, the oldest front first: what a loader should bring."""
-        cold = [queue for queue in self._active.values() if queue.weights == "cold"]
-        return tuple(q.model_id for q in sorted(cold, key=lambda q: self._planner.plan(q).oldest_enqueued_at))
+    def wanted(self, now: float) -> tuple[str, ...]:
+        """Models with queued work whose weights are cold, in the order in which a loader should bring them."""
+        return load_order([self._planner.wanted(q) for q in self._active.values() if q.weights == "cold"], now)
 
     def busy(self) -> frozenset[str]:
         """Models with queued work."""
@@ -251,6 +251,7 @@ class Scheduler(Generic[R]):
         # A queue that waits for company is ready from when that was first seen, any other from its front's arrival.
         since = queue.waiting_since if queue.policy.max_wait_ms else plan.oldest_enqueued_at
         queue.waiting_since = now
+        queue.unserved_since = now if queue.depth else inf
         self._rest_if_empty(queue, now)
         return Dispatch(queue.model_id, plan.variant, plan.size, plan.rows, requests, since, retry)
 
@@ -295,5 +296,5 @@ class Scheduler(Generic[R]):
         self._soonest_due = min(self._soonest_due, queue.soonest_due())
 
     def _check_deadline(self, queue: ModelQueue[R], pieces: Sequence[R], due: float, now: float) -> None:
-        running = max(self._busy_until - now, 0.0)
-        self._admission.check_deadline(queue, pieces, due, now, running=running, active=self._active.values())
+        running, active = max(self._busy_until - now, 0.0), self._contention.present(self._active.values())
+        self._admission.check_deadline(queue, pieces, due, now, running=running, active=active)

@@ -63,8 +63,8 @@ class Counters:
     """What happened to one model since it was loaded; a reload goes on counting in the same object."""
 
     __slots__ = (
-        "batch_rows", "batch_sizes", "compute_seconds", "dispatches", "drops", "explored_seconds", "gaps",
-        "padded_rows", "requests", "rows", "waits",
+        "batch_rows", "batch_seconds", "batch_sizes", "compute_seconds", "dispatches", "drops", "explored_seconds",
+        "gaps", "padded_rows", "requests", "rows", "waits",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -77,6 +77,7 @@ class Counters:
         """Part of the compute time in which other sizes were tried, if they were."""
         self.drops: dict[DropReason, int] = dict.fromkeys(DROP_REASONS, 0)
         self.batch_rows: dict[int, int] = {}
+        self.batch_seconds: dict[int, float] = {}
         self.batch_sizes: dict[int, int] = {}
         self.waits = WaitHistogram()
         self.gaps = GapHistogram()
@@ -98,6 +99,7 @@ class Counters:
         if exact:
             rows = size = size_class(rows)
         self.batch_rows[rows] = self.batch_rows.get(rows, 0) + 1
+        self.batch_seconds[rows] = self.batch_seconds.get(rows, 0.0) + seconds
         self.batch_sizes[size] = self.batch_sizes.get(size, 0) + 1
 
 
@@ -132,6 +134,8 @@ class ModelStats:
     """What is kept back from each deadline for what follows the queue."""
     batch_rows: Mapping[int, int]
     """Rows per dispatch → dispatches; without compiled sizes the rows are rounded up to a power of two."""
+    batch_seconds: Mapping[int, float]
+    """The same → their compute time."""
     batch_sizes: Mapping[int, int]
     """Compiled size → dispatches; likewise."""
     gap_buckets: tuple[int, ...]

@@ -13,15 +13,27 @@ from load_tests.simulate.arrivals import ARRIVALS
 from load_tests.simulate.capacity import r99
 from load_tests.simulate.device import EXACT, Noise
 from load_tests.simulate.outcome import pooled
+from load_tests.simulate.record import read_record
+from load_tests.simulate.residency import RESIDENCIES
 from load_tests.simulate.rules import DEFAULTS, Rule, rule
-from load_tests.simulate.run import Circumstances, simulate
-from load_tests.simulate.scenarios import SCENARIOS, SHARES, Scenario
-from load_tests.simulate.tables import Result, as_json, details, rates, shares
+from load_tests.simulate.run import Circumstances, answer, simulate
+from load_tests.simulate.scenarios import SCENARIOS, SHARES, TIGHT, Scenario
+from load_tests.simulate.tables import Result, as_json, details, rates, shares, weights
 
 T = TypeVar("T")
 
-#: What is run when no rule is named: all of them, or, for shares, the disciplines as they are.
+#: Which scenarios each command runs, with which rules when none is named, and at which multiples of the nominal rate.
 _SHARE_RULES = ("fair", "fair sizing=fill", "fair admission=predict", "fifo", "edf")
+_WEIGHT_RULES = tuple(f"{each} weights={kind}" for each in ("fair", "edf") for kind in RESIDENCIES)
+_COMMANDS = {
+    "table": (SCENARIOS, DEFAULTS, [0.5, 1.0, 1.5, 2.0]),
+    "r99": (SCENARIOS, DEFAULTS, []),
+    "shares": (SHARES, _SHARE_RULES, [1.0]),
+    "residency": (TIGHT, _WEIGHT_RULES, [0.7, 1.2]),
+}
+
+#: Those that find r99, and those that are drawn.
+_RATED, _DRAWN = {"table", "r99"}, {"table", "residency"}
 
 
 class Progress:
@@ -49,23 +61,51 @@ class Progress:
 
 def measure(scenario: Scenario, each: Rule, options: argparse.Namespace) -> Result:
     """One rule on one scenario, as far as was asked."""
-    circumstances = Circumstances(options.noise)
+    circumstances = Circumstances(options.noise, options.drag)
     result = Result(each)
-    loads = [1.0] if options.what == "shares" else options.loads
-    if options.what != "shares":
+    if options.what in _RATED:
         result.r99 = r99(scenario, each, options.seeds, circumstances)
-    if options.what != "r99":
-        seeds = options.seeds[:1] if scenario.arrivals == "backlogged" else options.seeds
-        for load in loads:
-            outcomes = [simulate(scenario, each, scenario.rate * load, seed, circumstances) for seed in seeds]
-            result.loads[load] = pooled(outcomes)
+    seeds = options.seeds[:1] if scenario.arrivals == "backlogged" else options.seeds
+    for load in options.loads:
+        outcomes = [simulate(scenario, each, scenario.rate * load, seed, circumstances) for seed in seeds]
+        result.loads[load] = pooled(outcomes)
     return result
+
+
+def replay(options: argparse.Namespace) -> int:
+    """What each rule makes of the arrivals on record, at so many times their speed; 0, or 2 where there are none."""
+    try:
+        record = read_record(options.replay, options.status)
+    except (OSError, ValueError, KeyError) as error:
+        print(f"simulate: nothing to replay: {error}", file=sys.stderr)
+        return 2
+    print(f"{record.scenario.title} in {record.scenario.seconds:g} s; on the server: {_counted(record.outcomes)}")
+    if record.left_out:
+        print(f"left out, since no costs are known: {_counted(record.left_out)}")
+    circumstances = Circumstances(options.noise, options.drag)
+    for load in options.loads:
+        scenario = replace(record.scenario, seconds=record.scenario.seconds / load)
+        results = []
+        for each in options.rules:
+            outcome = answer(scenario, each, record.requests(load), options.seeds[0], circumstances)
+            results.append(Result(each, loads={load: outcome}))
+        print(f"\n{load:g} × as fast as they came\n{details(results, load)}", flush=True)
+    return 0
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join([f"{count} {name}" for name, count in sorted(counts.items())])
 
 
 def show(what: str, scenario: Scenario, results: Sequence[Result]) -> None:
     """Print the tables of one scenario."""
     if what == "shares":
         print(f"\n{scenario.name}: {scenario.title}\n{shares(scenario, results)}", flush=True)
+        return
+    if what == "residency":
+        for load in results[0].loads:
+            head = f"{scenario.name}: {scenario.title}, at {load:g} × what it bears"
+            print(f"\n{head}\n{weights(results, load)}", flush=True)
         return
     print(f"\n{scenario.name}: {scenario.title}; nominal {scenario.rate:g} requests/s\n{rates(results)}", flush=True)
     if what == "table":
@@ -74,18 +114,18 @@ def show(what: str, scenario: Scenario, results: Sequence[Result]) -> None:
 
 
 def write(out: Path, what: str, scenarios: Sequence[Scenario], results: Mapping[str, Sequence[Result]]) -> None:
-    """The JSON file, and of a table the picture."""
+    """The JSON file, and the picture where goodput was measured at several loads."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"simulate_{what}.json"
     path.write_text(json.dumps(as_json(results), indent=1) + "\n", encoding="utf-8")
     print(f"\n{path}")
-    if what == "table":
+    if what in _DRAWN:
         try:
             from load_tests.simulate.picture import draw
         except ModuleNotFoundError:
             print("no picture: matplotlib is missing (pip install '.[load]')")
             return
-        path = out / "simulate_table.png"
+        path = out / f"simulate_{what}.png"
         draw(path, scenarios, results)
         print(path)
 
@@ -93,12 +133,14 @@ def write(out: Path, what: str, scenarios: Sequence[Scenario], results: Mapping[
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables; 0."""
     options = _options(argv)
+    if options.replay is not None:
+        return replay(options)
     scenarios = options.scenarios
     if options.arrivals is not None:
         scenarios = [replace(each, arrivals=options.arrivals) for each in scenarios if each.arrivals != "backlogged"]
     if options.horizon_seconds is not None:
         scenarios = [replace(each, seconds=options.horizon_seconds) for each in scenarios]
-    rules = options.rule or [rule(text) for text in (_SHARE_RULES if options.what == "shares" else DEFAULTS)]
+    rules = options.rules
     if options.discipline:
         rules = [each for each in rules if each.discipline in options.discipline]
     progress = Progress(len(scenarios) * len(rules))
@@ -117,21 +159,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="simulate", description=__doc__)
     add = parser.add_argument
-    add("what", nargs="?", choices=["table", "r99", "shares"], default="table")
-    add("--scenario", type=_list(str), help=f"of {', '.join(SCENARIOS)}; for shares of {', '.join(SHARES)}")
+    add("what", nargs="?", choices=_COMMANDS, default="table")
+    tables = f"of {', '.join(SCENARIOS)}; for shares {', '.join(SHARES)}; for residency {', '.join(TIGHT)}"
+    add("--scenario", type=_list(str), help=tables)
     add("--discipline", type=_list(str), help="only rules of these disciplines, such as edf,fair")
     add("--rule", type=_rule, action="append", help="such as 'edf sizing=fill max_wait_ms=5'; may be repeated")
     add("--seeds", type=_list(int), default=[1, 2], help="of the arrivals (1,2)")
-    add("--loads", type=_list(float), default=[0.5, 1.0, 1.5, 2.0], help="multiples of the nominal rate (0.5,1,1.5,2)")
-    add("--horizon-seconds", type=float, help="how long requests arrive; 5 for most scenarios")
+    add("--loads", type=_list(float), help="multiples of the nominal rate (0.5,1,1.5,2; for residency 0.7,1.2)")
+    add("--horizon-seconds", type=float, help="how long requests arrive, instead of the scenario's own")
     add("--arrivals", choices=ARRIVALS, help="instead of the scenario's own")
     add("--noise", type=_noise, default=EXACT, metavar="S[,P]", help="lognormal spread, and part that takes 3 ×")
+    add("--drag", type=float, default=1.0, help="so many times as long take executions during background loads")
+    add("--replay", type=Path, metavar="FILE", help="arrivals that a server put on record, instead of scenarios")
+    add("--status", type=Path, metavar="FILE", help="with --replay: what that server answered to /status")
     add("--out", type=Path, default=Path("load_tests/results"), help="where files go (load_tests/results)")
     options = parser.parse_args(argv)
-    table = SHARES if options.what == "shares" else SCENARIOS
+    if (options.replay is None) != (options.status is None):
+        parser.error("--replay and --status belong together")
+    table, rules, loads = _COMMANDS[options.what]
+    if options.replay is not None:
+        loads = [1.0]
     if unknown := set(options.scenario or ()) - set(table):
         parser.error(f"no such scenario for {options.what}: {', '.join(sorted(unknown))}")
     options.scenarios = [table[name] for name in options.scenario or table]
+    options.rules = options.rule or [rule(text) for text in rules]
+    options.loads = loads if options.what in {"r99", "shares"} else options.loads or loads
     return options
 
 

@@ -11,7 +11,7 @@ from app.scheduling.decision import Dispatch
 from app.scheduling.request import QueuedRequest
 from app.scheduling.scheduler import Scheduler
 from load_tests.simulate.models import VARIANT, SimulatedModel
-from load_tests.simulate.residency import AllResident, MakeResidency
+from load_tests.simulate.residency import AllResident
 from load_tests.simulate.rules import Rule
 
 
@@ -48,7 +48,11 @@ class Tally:
     late: int = 0
     latencies: list[float] = field(default_factory=list)
     busy: float = 0.0
-    """Device seconds, weight loads included."""
+    """Device seconds, weight loads that the device waited for included."""
+    waited: float = 0.0
+    """Of those, the loads."""
+    hits: int = 0
+    """Requests that found the weights on the device when they arrived."""
 
 
 class Device:
@@ -61,18 +65,21 @@ class Device:
         self,
         models: Sequence[SimulatedModel],
         rule: Rule,
+        room: int = 0,
         *,
         noise: Noise = EXACT,
+        drag: float = 1.0,
         seed: int = 0,
-        residency: MakeResidency = AllResident,
     ) -> None:
         self.now = 0.0
         self.missed = 0
         """Requests that were refused, dropped or answered late."""
-        self.scheduler: Scheduler[QueuedRequest] = Scheduler(rule.config)
+        kind = rule.residency if room else AllResident
+        self.scheduler: Scheduler[QueuedRequest] = Scheduler(rule.config, background_loads=kind.background_loads)
         self.tallies = {model.name: Tally() for model in models}
         self._models = {model.name: model for model in models}
         self._factors = _factors(noise, seed)
+        self._drag = drag
         self._runs = 0
         self._load_seconds = 0.0
         self.running: Dispatch[QueuedRequest] | None = None
@@ -82,11 +89,13 @@ class Device:
             self.scheduler.add_model(model.name, model.spec(), policy)
             for size in model.sizes:
                 self.scheduler.seed_cost(model.name, VARIANT, size, model.seconds(size), 0.0)
-        self._residency = residency(self.scheduler, models)
+        self.residency = kind(self.scheduler, models, room)
 
     def offer(self, request: QueuedRequest, now: float) -> None:
         """A request arrives; it is queued or refused."""
-        self.tallies[request.model_id].arrived += 1
+        tally = self.tallies[request.model_id]
+        tally.arrived += 1
+        tally.hits += self.residency.memory.held[request.model_id].resident
         try:
             self.scheduler.enqueue([request], now)
         except (QueueFull, DeadlineInfeasible):
@@ -100,7 +109,7 @@ class Device:
 
     def turn(self) -> float:
         """Let the scheduler decide. The end of what then runs; with nothing to run, when to decide again."""
-        wake_at = self._residency.turn(self.now)
+        wake_at = self.residency.tend(self.now)
         decision = self.scheduler.next_decision(self.now)
         self.missed += len(decision.expired)
         dispatch = decision.dispatch
@@ -108,8 +117,9 @@ class Device:
             return min(wake_at, decision.wake_at)
         model = self._models[dispatch.model_id]
         self.running = dispatch
-        self._load_seconds = model.load_ms / 1e3 if self._residency.acquire(model.name, self.now) else 0.0
+        self._load_seconds = model.load_ms / 1e3 if self.residency.acquire(model.name, self.now) else 0.0
         factor = self._factors[self._runs % len(self._factors)]
+        factor *= 1.0 if self.residency.loading is None else self._drag
         self._runs += 1
         return self.now + self._load_seconds + model.seconds(dispatch.size) * factor
 
@@ -120,6 +130,7 @@ class Device:
         begin = self.now + self._load_seconds
         tally = self.tallies[dispatch.model_id]
         tally.busy += end - self.now
+        tally.waited += self._load_seconds
         self.running, self.now = None, end
         if self._load_seconds:
             self.scheduler.record_load(dispatch.model_id, self._load_seconds, end)

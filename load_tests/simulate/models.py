@@ -32,6 +32,8 @@ class SimulatedModel:
     sizes: tuple[int, ...] = DEFAULT_SIZES
     load_ms: float = 0.0
     """What it takes to bring the weights to the device, where they are not resident."""
+    nbytes: int = 1
+    """Of the weights, in the unit of the scenario's `room`."""
 
     def seconds(self, size: int) -> float:
         """True seconds of one execution at a compiled size."""

@@ -24,7 +24,16 @@ class ModelOutcome:
     late: int
     drops: Mapping[str, int]
     busy: float
-    """Device seconds."""
+    """Device seconds, loads that the device waited for included."""
+    waited: float
+    """Of those, the loads."""
+    hits: int
+    """Requests that found the weights on the device when they arrived."""
+    loads: int
+    wasted: int
+    """Loads after which the weights left before the model had run."""
+    longest_cold: float
+    """Longest time, in seconds, that it had queued work without its weights being there."""
     dispatches: int
     rows: int
     padded_rows: int
@@ -78,6 +87,31 @@ class Outcome:
     def utilisation(self) -> float:
         """The part of the time that the device was busy."""
         return sum(model.busy for model in self.models) / max(self.ended_at, self.seconds)
+
+    @property
+    def waiting(self) -> float:
+        """The part of the time that the device waited for weights."""
+        return sum(model.waited for model in self.models) / max(self.ended_at, self.seconds)
+
+    @property
+    def hit_rate(self) -> float:
+        """The part of the requests that found the weights on the device when they arrived."""
+        return sum(model.hits for model in self.models) / max(self.arrived, 1)
+
+    @property
+    def loads(self) -> int:
+        """All weight loads."""
+        return sum(model.loads for model in self.models)
+
+    @property
+    def wasted(self) -> int:
+        """Loads after which the weights left before the model had run."""
+        return sum(model.wasted for model in self.models)
+
+    @property
+    def longest_cold(self) -> float:
+        """Longest time, in seconds, that a model had queued work without its weights being there."""
+        return max(model.longest_cold for model in self.models)
 
     @property
     def shares(self) -> list[float]:
@@ -141,6 +175,11 @@ def _pooled(parts: Sequence[ModelOutcome]) -> ModelOutcome:
         sum(part.late for part in parts),
         sum((Counter(part.drops) for part in parts), Counter[str]()),
         sum(part.busy for part in parts),
+        sum(part.waited for part in parts),
+        sum(part.hits for part in parts),
+        sum(part.loads for part in parts),
+        sum(part.wasted for part in parts),
+        max(part.longest_cold for part in parts),
         sum(part.dispatches for part in parts),
         sum(part.rows for part in parts),
         sum(part.padded_rows for part in parts),
@@ -161,6 +200,7 @@ def outcome(device: Device, models: Sequence[SimulatedModel], seconds: float) ->
     found = []
     for model in models:
         tally, seen = device.tallies[model.name], stats[model.name]
+        held = device.residency.memory.held[model.name]
         drops = Counter[str]()
         for reason, count in seen.drops.items():
             drops[_RENAMED.get(reason, reason)] += count
@@ -173,6 +213,11 @@ def outcome(device: Device, models: Sequence[SimulatedModel], seconds: float) ->
                 tally.late,
                 +drops,
                 tally.busy,
+                tally.waited,
+                tally.hits,
+                held.loads,
+                held.wasted,
+                held.longest_cold,
                 seen.dispatches,
                 seen.rows,
                 seen.padded_rows,

@@ -1,8 +1,12 @@
-"""What is compared: a rule is a `SchedulerConfig` and a `ModelPolicy`, written as `edf sizing=fill max_wait_ms=5`."""
+"""What is compared: a rule is a `SchedulerConfig` and a `ModelPolicy`, written as `edf sizing=fill max_wait_ms=5`.
+
+Where weights do not fit, `weights=waiting` names another rule of residency than the server's.
+"""
 
 from typing import NamedTuple
 
 from app.domain.config import ModelPolicy, SchedulerConfig
+from load_tests.simulate.residency import RESIDENCIES, Background, Residency
 
 
 class Rule(NamedTuple):
@@ -11,6 +15,7 @@ class Rule(NamedTuple):
     label: str
     config: SchedulerConfig
     policy: ModelPolicy
+    residency: type[Residency] = Background
 
     @property
     def discipline(self) -> str:
@@ -23,11 +28,20 @@ def rule(text: str) -> Rule:
     discipline, *settings = text.split() or [""]
     config: dict[str, str] = {"discipline": discipline}
     policy: dict[str, str] = {}
+    weights = "background"
     for setting in settings:
         key, _, value = setting.partition("=")
-        (config if key in SchedulerConfig.model_fields else policy)[key] = value
+        if key == "weights":
+            weights = value
+        else:
+            (config if key in SchedulerConfig.model_fields else policy)[key] = value
+    if weights not in RESIDENCIES:
+        raise ValueError(f"weights={weights}: one of {', '.join(RESIDENCIES)}")
     return Rule(
-        " ".join([discipline, *settings]), SchedulerConfig.model_validate(config), ModelPolicy.model_validate(policy)
+        " ".join([discipline, *settings]),
+        SchedulerConfig.model_validate(config),
+        ModelPolicy.model_validate(policy),
+        RESIDENCIES[weights],
     )
 
 

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from load_tests.simulate.arrivals import Arriving, Owners, Times, merged
+from app.scheduling.request import QueuedRequest
+from load_tests.simulate.arrivals import Arriving, merged
 from load_tests.simulate.device import EXACT, Device, Noise
 from load_tests.simulate.models import SimulatedModel
 from load_tests.simulate.outcome import Outcome, outcome
-from load_tests.simulate.residency import AllResident, MakeResidency
 from load_tests.simulate.rules import Rule
 from load_tests.simulate.scenarios import Scenario
 
@@ -19,23 +19,22 @@ BACKLOG = 2
 
 
 class Circumstances(NamedTuple):
-    """What is the same for all that is compared: how true times scatter, and where weights are."""
+    """What is the same for all that is compared: how true times scatter, and what loading does to them."""
 
     noise: Noise = EXACT
-    residency: MakeResidency = AllResident
+    drag: float = 1.0
+    """So many times as long takes an execution that begins while weights are loaded in the background."""
 
 
-#: Exact costs, all weights resident.
+#: Exact costs, and loads that cost executions nothing.
 ORDINARY = Circumstances()
 
 
 class OpenLoop:
     """Requests that arrive at their time, whatever became of those before; and their deadlines, in order."""
 
-    def __init__(self, models: Sequence[SimulatedModel], times: Times, owners: Owners) -> None:
-        self._requests = [
-            models[owner].request(time) for time, owner in zip(times.tolist(), owners.tolist(), strict=True)
-        ]
+    def __init__(self, requests: Sequence[QueuedRequest]) -> None:
+        self._requests = requests
         order = np.argsort([each.deadline for each in self._requests], kind="stable")
         self._by_deadline = [self._requests[place] for place in order]
         self._arrived = self._expired = 0
@@ -116,11 +115,26 @@ def replay(
     most_missed: float = inf,
 ) -> Outcome:
     """Given arrivals, under one rule; given up as soon as more than `most_missed` were not answered in time."""
+    models, (times, owners) = scenario.models, arriving
+    requests = [models[owner].request(time) for time, owner in zip(times.tolist(), owners.tolist(), strict=True)]
+    return answer(scenario, rule, requests, seed, circumstances, most_missed=most_missed)
+
+
+def answer(
+    scenario: Scenario,
+    rule: Rule,
+    requests: Sequence[QueuedRequest],
+    seed: int = 0,
+    circumstances: Circumstances = ORDINARY,
+    *,
+    most_missed: float = inf,
+) -> Outcome:
+    """Given requests, in order of arrival, under one rule; given up likewise."""
     device = _device(scenario, rule, seed, circumstances)
-    serve(device, OpenLoop(scenario.models, *arriving), most_missed)
+    serve(device, OpenLoop(requests), most_missed)
     return outcome(device, scenario.models, scenario.seconds)
 
 
 def _device(scenario: Scenario, rule: Rule, seed: int, circumstances: Circumstances) -> Device:
-    noise, residency = circumstances
-    return Device(scenario.models, rule, noise=noise, seed=seed, residency=residency)
+    noise, drag = circumstances
+    return Device(scenario.models, rule, scenario.room, noise=noise, drag=drag, seed=seed)

@@ -17,10 +17,12 @@ class Scenario:
     name: str
     title: str
     models: tuple[Model, ...]
-    arrivals: Arrival | Literal["backlogged"]
+    arrivals: Arrival | Literal["backlogged", "recorded"]
     """`backlogged`: every model always has full batches queued; `rate` means nothing then."""
     rate: float
     seconds: float = 5.0
+    room: int = 0
+    """What the weights on the device may fill; 0 where they all fit."""
 
     def rates(self, rate: float) -> list[float]:
         """A total rate, by model."""
@@ -53,23 +55,45 @@ _CPU_SMALL = (
 )
 
 
+def _spread(place: int, stride: int, least: float, most: float, steps: int = 20) -> float:
+    """A quantity of one of many models: the strides spread each over them independently of rank."""
+    return least + (most - least) * (place * stride % steps) / (steps - 1)
+
+
 def _twenty() -> tuple[Model, ...]:
-    """Twenty models, popular by Zipf's law; the strides spread each quantity over them independently of rank."""
-
-    def spread(place: int, stride: int, least: float, most: float, steps: int = 20) -> float:
-        return least + (most - least) * (place * stride % steps) / (steps - 1)
-
+    """Twenty models, popular by Zipf's law."""
     return tuple(
         Model(
             f"m{place:02}",
-            spread(place, 7, 1.2, 5.1),
-            spread(place, 11, 0.25, 1.05),
-            spread(place, 3, 25, 100, steps=4),
+            _spread(place, 7, 1.2, 5.1),
+            _spread(place, 11, 0.25, 1.05),
+            _spread(place, 3, 25, 100, steps=4),
             share=(place + 1) ** -1.1,
-            load_ms=spread(place, 7, 8, 36),
         )
         for place in range(20)
     )
+
+
+def _heavy(*, equal: bool) -> tuple[Model, ...]:
+    """Twenty models, popular by Zipf's law, whose weights take as long to load as 5 to 50 executions of one row."""
+    models = []
+    for place in range(20):
+        fixed_ms, row_ms = _spread(place, 7, 2, 8), _spread(place, 11, 1, 4)
+        load_ms = (fixed_ms + row_ms) * _spread(place, 13, 5, 50)
+        deadline_ms = _spread(place, 3, 500, 2000, steps=4)
+        nbytes = 100 if equal else round(load_ms)
+        models.append(
+            Model(f"m{place:02}", fixed_ms, row_ms, deadline_ms, (place + 1) ** -1.1, 1.0, _SIZES_TO_8, load_ms, nbytes)
+        )
+    return tuple(models)
+
+
+def _tight(name: str, title: str, models: tuple[Model, ...], part: float) -> Scenario:
+    """A device on which a part of all weights has room. Its rate is what it bears in full batches with all of them."""
+    total = sum([model.share for model in models])
+    seconds = sum([model.share / total * model.seconds(model.sizes[-1]) / model.sizes[-1] for model in models])
+    room = int(part * sum([model.nbytes for model in models]))
+    return Scenario(name, title, models, "poisson", 1.0 / seconds, 30.0, room)
 
 
 _ALL = (
@@ -128,6 +152,16 @@ _SHARES = (
         15.0,
     ),
 )
+
+_TIGHT = (
+    _tight("R10", "twenty models of one size, room for ten", _heavy(equal=True), 0.5),
+    _tight("R10u", "twenty models of unequal size, room for half", _heavy(equal=False), 0.5),
+    _tight("R3", "twenty models of one size, room for three", _heavy(equal=True), 0.15),
+    _tight("R18", "twenty models of one size, room for eighteen", _heavy(equal=True), 0.9),
+)
+
+#: What `residency` runs.
+TIGHT: Mapping[str, Scenario] = MappingProxyType({each.name: each for each in _TIGHT})
 
 #: What `shares` runs.
 SHARES: Mapping[str, Scenario] = MappingProxyType({each.name: each for each in _SHARES})

@@ -104,6 +104,33 @@ def shares(scenario: Scenario, results: Sequence[Result]) -> str:
     return table(heads, rows)
 
 
+def weights(results: Sequence[Result], load: float) -> str:
+    """Per rule, at one load: answers in time, what loads there were, and whom they made wait."""
+    heads = ["rule", "goodput", "in time", "worst", "hits", "loads/s", "wasted", "rows/load"]
+    heads += ["computing", "waiting", "coldest ms", "p99 ms"]
+    rows = []
+    for result in results:
+        outcome = result.loads[load]
+        served = sum([model.rows for model in outcome.models])
+        rows.append(
+            [
+                result.rule.label,
+                f"{outcome.goodput:.0f}",
+                _percent(outcome.attainment),
+                _percent(outcome.worst),
+                _percent(outcome.hit_rate),
+                f"{outcome.loads / outcome.seconds:.2f}",
+                _part(outcome.wasted, max(outcome.loads, 1)),
+                f"{served / outcome.loads:.1f}" if outcome.loads else "·",
+                _percent(outcome.utilisation - outcome.waiting),
+                _percent(outcome.waiting),
+                f"{outcome.longest_cold * 1e3:.0f}",
+                f"{outcome.latency(0.99) * 1e3:.0f}",
+            ]
+        )
+    return table(heads, rows)
+
+
 def sizes(outcome: Outcome) -> str:
     """The compiled sizes that were run most, in parts of all executions."""
     total = max(outcome.batch_sizes.total(), 1)
@@ -137,6 +164,11 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "padding": outcome.padding,
         "utilisation": outcome.utilisation,
         "fairness": outcome.fairness,
+        "hit_rate": outcome.hit_rate,
+        "loads": outcome.loads,
+        "wasted_loads": outcome.wasted,
+        "waiting_for_weights": outcome.waiting,
+        "longest_cold_ms": outcome.longest_cold * 1e3,
         "models": {
             model.name: _model(model, share) for model, share in zip(outcome.models, outcome.shares, strict=True)
         },
@@ -154,6 +186,8 @@ def _model(model: ModelOutcome, share: float) -> dict[str, Any]:
         "dispatches": model.dispatches,
         "rows": model.rows,
         "padded_rows": model.padded_rows,
+        "loads": model.loads,
+        "longest_cold_ms": model.longest_cold * 1e3,
         "batch_sizes": dict(sorted(model.batch_sizes.items())),
     }
 

@@ -2,6 +2,7 @@
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import httpx
@@ -11,6 +12,7 @@ from fastapi import FastAPI
 from app.api import app as http
 from app.api.access import Access
 from app.api.inference import Inference
+from app.api.journal import Journal
 from app.api.limits import InFlight
 
 ADMIN = {"Authorization": "Bearer the-admin-token"}
@@ -55,10 +57,13 @@ def make_api(stage):
         max_bytes=1 << 20,
         max_body_bytes=1 << 16,
         max_json_bytes=1 << 16,
+        slow_seconds=inf,
+        settings=None,
     ):
         access = Access(api_token, "the-admin-token")
         in_flight = InFlight(max_requests, max_bytes, max_body_bytes)
-        handler = Inference(stage.engine, access, in_flight, max_json_bytes)
+        journal = Journal(stage.clock, stage.dispatcher.log, slow_seconds)
+        handler = Inference(stage.engine, access, in_flight, max_json_bytes, journal=journal)
 
         @asynccontextmanager
         async def lifespan(app):
@@ -70,7 +75,9 @@ def make_api(stage):
             access,
             stage.readiness,
             stage.status("explicit" if explicit else "dynamic"),
+            journal,
             "worker-1",
+            settings=settings or {},
             version="1.2.3",
             explicit=explicit,
             lifespan=lifespan,

@@ -92,3 +92,58 @@ async def test_the_documentation_describes_the_bodies(api):
     assert body["required"] == ["model"]
     for name in [each.split('"')[0] for each in json.dumps(paths).split("#/components/schemas/")[1:]]:
         assert name in paths["components"]["schemas"]
+
+
+# what happened just now, and the settings
+
+
+async def test_the_latest_requests_and_dispatches_are_told_as_facts(api, stage):
+    stage.load()
+    await api.infer([1, 2, 3])
+    await api.infer([])
+    stage.settle()
+    recent = (await api.get("/admin/recent")).json()
+    [answered, refused] = recent["requests"]
+    assert (answered["model"], answered["code"], answered["rows"]) == ("m", None, 3)
+    assert (answered["batch_rows"], answered["batch_size"], answered["timeout"]) == (3, 4, None)
+    assert refused["code"] == "empty_batch"
+    assert sum(answered["stages"].values()) <= answered["seconds"]
+    [dispatch] = recent["dispatches"]
+    assert (dispatch["model"], dispatch["rows"], dispatch["size"], dispatch["requests"]) == ("m", 3, 4, 1)
+    assert answered["at"] <= dispatch["at"] <= answered["at"] + answered["seconds"]
+    assert dispatch["seconds"] == pytest.approx(answered["stages"]["compute"])
+
+
+async def test_as_many_are_told_as_are_asked_for_the_latest(api, stage):
+    stage.load()
+    for rows in ([1], [1, 2], [1, 2, 3]):
+        await api.infer(rows)
+    recent = (await api.get("/admin/recent?limit=2")).json()
+    assert [each["rows"] for each in recent["requests"]] == [2, 3]
+    assert [each["rows"] for each in recent["dispatches"]] == [2, 3]
+
+
+@pytest.mark.parametrize("limit", ["0", "10001", "x"])
+async def test_a_number_that_is_none_or_too_great_is_refused(api, limit):
+    assert (await api.get(f"/admin/recent?limit={limit}")).status_code == 400
+
+
+async def test_the_settings_are_for_the_admin_only(make_api):
+    settings = {"log_format": {"value": "json", "source": "environment"}}
+    api = make_api(settings=settings)
+    assert (await api.get("/admin/status")).json()["settings"] == settings
+    assert "settings" not in (await api.get("/status")).json()
+
+
+async def test_a_changed_policy_changes_its_digest_in_status_and_metadata(api, stage):
+    stage.load()
+
+    async def digests():
+        [model] = (await api.get("/status")).json()["models"]
+        return model["serving"]["policy_digest"], (await api.get("/v2/models/m")).json()["properties"]["policy_digest"]
+
+    before = await digests()
+    assert before[0] == before[1]
+    await api.post(SET, json={"model": "m", "weight": 2})
+    after = await digests()
+    assert after[0] == after[1] != before[0]

@@ -82,6 +82,38 @@ async def test_a_body_above_the_limit_is_refused(make_api, stage):
     assert account.in_flight == 0
 
 
+async def test_every_route_that_takes_a_body_bounds_it(make_api, stage):
+    stage.load()
+    api = make_api(explicit=True, max_body_bytes=1000, max_bytes=3 << 20)
+    paths = (await api.get("/openapi.json")).json()["paths"]
+    routes = [path.replace("{model}", "m").replace("{version}", "1") for path in paths if "post" in paths[path]]
+    assert len(routes) > 7
+    for path in routes:
+        assert refused(await api.post(path, content=b" " * (2 << 20))) == (413, "payload_too_large"), path
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/nowhere"), ("DELETE", "/v2"), ("GET", "/v2/models/absent"), ("GET", "/v2")]
+)
+async def test_every_answer_has_a_request_id_the_callers_or_one_of_its_own(api, method, path):
+    async with api.client() as client:
+        echoed = await client.request(method, path, headers={"X-Request-Id": "mine"})
+        made = [(await client.request(method, path)).headers["x-request-id"] for _ in range(2)]
+    assert echoed.headers["x-request-id"] == "mine"
+    assert made[0] != made[1]
+
+
+async def test_a_crash_names_the_request_and_tells_nothing(api, stage, monkeypatch):
+    def crash(*_):
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr(type(stage.engine), "alive", property(crash))
+    async with api.client({"X-Request-Id": "mine"}) as client:
+        answer = await client.get("/v2/health/live")
+    assert (answer.status_code, answer.headers["x-request-id"]) == (500, "mine")
+    assert answer.json() == {"error": "internal error (request mine)", "code": "internal"}
+
+
 async def test_every_documented_route_has_a_summary(api):
     paths = (await api.get("/openapi.json")).json()["paths"]
     assert all(operation["summary"] for path in paths.values() for operation in path.values())

@@ -26,6 +26,7 @@ async def test_json_is_read_whatever_the_content_type_says(api, content_type, bo
         (b"[]", "must be a JSON object, not a list"),
         (b"3", "must be a JSON object, not a int"),
         (b"null", "must be a JSON object, not a NoneType"),
+        (b'{"ready": ' + b"[" * 300 + b"]" * 300 + b"}", "deeper than 100"),
         (b'{"ready": "yes"}', "'ready' must be true or false, got 'yes'"),
         (b'{"ready": 1}', "'ready' must be true or false, got 1"),
     ],

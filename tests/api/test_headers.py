@@ -61,10 +61,23 @@ def test_no_encoding_is_identity(value):
     assert read_headers([(b"content-encoding", value)]).timeout == inf
 
 
-@pytest.mark.parametrize("values", [[b"br"], [b"gzip, identity"], [b"identity", b"zstd"], [b"\xff"]])
+@pytest.mark.parametrize(
+    "values", [[b"br"], [b"gzip, identity"], [b"identity", b"zstd"], [b"\xff"], [b"gzip", b"gzip"]]
+)
 def test_an_encoding_that_is_not_decoded_is_refused(values):
     with pytest.raises(UnsupportedEncoding):
         read_headers([(b"content-encoding", value) for value in values])
+
+
+@pytest.mark.parametrize("value", [b"gzip", b" GZip ", b"x-gzip", b"deflate"])
+def test_the_coding_of_the_body_is_passed_on(value):
+    found = read_headers([(b"content-encoding", b"identity"), (b"content-encoding", value)])
+    assert found.content_encoding == value.decode().strip().lower()
+
+
+def test_the_coding_of_the_answer_is_chosen_from_all_that_is_accepted():
+    assert read_headers([]).coding is None
+    assert read_headers([(b"accept-encoding", b"br"), (b"accept-encoding", b"deflate")]).coding == "deflate"
 
 
 def test_the_json_length_is_passed_on_and_must_be_given_once():

@@ -21,6 +21,12 @@ def answer_once():
     sys.stdout.write(json.dumps(compile_child.answer(line)) + "\n")
 
 
+def tell_threads():
+    """Refuses the first job, saying how many threads it was given."""
+    job = json.loads(sys.stdin.readline())
+    sys.stdout.write(json.dumps({"refused": str(job["threads"])}) + "\n")
+
+
 def hang():
     """Says that it is there, and never answers."""
     Path(os.environ["READY"]).write_text("ready")  # a pipe: this waits for its reader
@@ -70,6 +76,7 @@ WAYS = {
     way.__name__: way
     for way in (
         leave_unaligned,
+        tell_threads,
         answer_once,
         hang,
         meet_another_file,

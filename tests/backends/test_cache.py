@@ -128,7 +128,23 @@ def test_a_workspace_is_gone_when_its_work_failed(cache):
     assert scratch(cache) == []
 
 
-def test_what_a_dead_process_left_is_swept_after_a_day_and_not_before(cache):
+def test_what_a_dead_process_left_is_swept_and_what_is_being_written_is_not(cache):
+    with cache.workspace() as busy:
+        now = busy.stat().st_mtime
+        dead, young = busy.parent / "dead", busy.parent / "young"
+        for path, age in ((dead, 90), (young, 30), (busy, 100_000)):
+            path.mkdir(exist_ok=True)
+            os.utime(path, (now - age, now - age))
+        publish(cache)
+        assert sorted(scratch(cache)) == sorted([busy, young])
+    assert scratch(cache) == [young]
+
+
+def test_without_locks_what_a_dead_process_left_is_swept_after_a_day(cache, monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError("no locks here")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
     with cache.workspace() as workspace:
         now = workspace.stat().st_mtime
     dead, busy = cache._scratch / "dead", cache._scratch / "busy"

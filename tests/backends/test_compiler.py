@@ -487,3 +487,11 @@ def test_the_entry_describes_itself(compiler, tmp_path):
     assert manifest["dims"] == {"8x8": {"h": 8, "w": 8}, "12x8": {"h": 12, "w": 8}}
     assert manifest["batch_names"] == ["n"]
     assert set(manifest["files"]) == {"model.onnx", "weights.bin"}
+
+
+@pytest.mark.parametrize(("serving", "compiling"), [(1, "1"), (2, "1"), (5, "2"), (16, "8")])
+def test_the_child_leaves_half_the_cores_to_serving(tmp_path, monkeypatch, serving, compiling):
+    monkeypatch.setenv("MISBEHAVIOUR", "tell_threads")
+    compiler = Compiler(tmp_path, SessionConfig(PROVIDERS["cpu"], 0, serving), "tests.backends.children")
+    assert compiler.try_device() == compiling
+    compiler.close()

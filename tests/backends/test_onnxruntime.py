@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from app.backends import create
-from app.backends.memory import CudaDriver
+from app.backends.cuda import CudaDriver
 from app.domain.batch_safety import BatchProbe, Beside, Deviation
 from app.domain.config import RuntimeConfig
 from app.domain.errors import BundleError, ExecutionFailed, OutOfMemory, Unsupported
@@ -21,6 +21,7 @@ from app.runtime.loader import admit
 from tests.backends import models
 from tests.backends.conformance import *  # noqa: F403
 from tests.backends.conformance import assert_close
+from tests.backends.devices import bound_on_cpu
 
 
 def device_answers():
@@ -33,11 +34,13 @@ def device_answers():
 
 @pytest.fixture(
     scope="module",
-    params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)],
-    ids=["onnxruntime-cpu", "onnxruntime-cuda"],
+    params=["cpu", "bound", pytest.param("cuda", marks=pytest.mark.gpu)],
+    ids=["onnxruntime-cpu", "onnxruntime-cpu-bound", "onnxruntime-cuda"],
 )
 def backend(request, tmp_path_factory):
-    backend = create(RuntimeConfig(backend=request.param), tmp_path_factory.mktemp("cache"))
+    os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # answers are compared to six digits
+    cache = tmp_path_factory.mktemp("cache")
+    backend = bound_on_cpu(cache) if request.param == "bound" else create(RuntimeConfig(backend=request.param), cache)
     yield backend
     backend.close()
 
@@ -208,7 +211,8 @@ def test_a_running_execution_ends_when_it_is_told_to(load):
 def test_weights_are_shared_where_there_are_any(backend, tmp_path):
     built, described = models.mlp()
     entry = backend.compile(models.save(tmp_path, built), described)
-    assert entry.form == ("prepacked" if backend.name == "cpu" else "external")
+    assert entry.form in ("prepacked", "bound")
+    assert entry.reason == ""
     assert entry.weight_bytes == (entry.path / "weights.bin").stat().st_size
 
 

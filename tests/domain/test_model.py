@@ -175,3 +175,17 @@ def test_requests_of_a_model_that_does_not_coalesce_are_told_apart_by_their_toke
     model = spec(batching=False)
     keys = [model.merge_key({"x": rows_of(0, 1)}, token) for token in (1, 2)]
     assert keys[0] != keys[1]
+
+
+def test_text_must_be_utf8_and_the_complaint_names_tensor_and_element():
+    model = spec(inputs=(tensor("x"), tensor("s", "BYTES", (-1, 2))))
+    assert model.text_inputs == ("s",)
+    text = np.array([["é".encode(), b""]], np.object_)
+    model.check_text({"x": np.zeros((1, 3), np.float32), "s": text})
+    text[0, 1] = b"ab\xff"
+    with pytest.raises(InvalidRequest, match=r"'s'.*element 1 is not UTF-8"):
+        model.check_text({"s": text})
+
+
+def test_a_meta_model_takes_any_bytes():
+    assert spec(inputs=(tensor("s", "BYTES"),), meta_models=()).text_inputs == ()

@@ -63,6 +63,12 @@ def test_the_version_is_the_one_served(http):
         ("POST", "/v2/repository/models/tabular/unload", 401, "unauthorized"),
         ("POST", "/v2/repository/models/tabular/load", 401, "unauthorized"),
         ("GET", "/v2/models/tabular/versions/9/ready", 404, "model_not_found"),
+        ("GET", "/v2/models/tabular/versions/9/config", 404, "model_not_found"),
+        ("GET", "/v2/models/absent/stats", 404, "model_not_found"),
+        ("POST", "/v2/logging", 401, "unauthorized"),
+        ("GET", "/v2/trace/setting", 404, "not_found"),
+        ("POST", "/v2/models/tabular/generate", 404, "not_found"),
+        ("GET", "/v2/cudasharedmemory/status", 404, "not_found"),
     ],
 )
 def test_every_refusal_has_an_error_and_a_code(http, method, path, status, code):
@@ -72,6 +78,7 @@ def test_every_refusal_has_an_error_and_a_code(http, method, path, status, code)
     assert set(body) == {"error", "code"}
     assert isinstance(body["error"], str)
     assert code in (None, body["code"])
+    assert answer.headers["x-request-id"]
 
 
 @pytest.mark.parametrize("value", ["-1", "1.5", "soon", "true", "1e3"])
@@ -90,6 +97,7 @@ def test_a_good_timeout_header_changes_nothing(http, value):
 def test_an_encoding_that_is_not_decoded_is_415(http):
     answer = http.post("/v2/models/tabular/infer", content=b"x", headers={"Content-Encoding": "br"})
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_encoding")
+    assert answer.headers["accept-encoding"] == "gzip, deflate"
 
 
 def test_the_documentation_lists_every_route(http):
@@ -202,11 +210,11 @@ def test_a_drained_server_ends_with_zero_and_frees_its_port(cache_dir):
 
 def test_a_models_default_timeout_holds_for_requests_that_name_none(cache_dir):
     models = '{"tabular": {"default_timeout_ms": 0.001}}'
-    with running(cache_dir, SCHEDULER_MODELS=models, META_CONCURRENCY="3") as server:
+    with running(cache_dir, SCHEDULER_MODELS=models, RUNTIME_CUDA_GRAPHS="false") as server:
         answer = httpx.post(f"{server.url}/v2/models/tabular/infer", json=v2(), trust_env=False)
         assert answer.status_code == 504
         assert answer.json()["code"] in ("deadline_exceeded", "deadline_infeasible")
-        assert any("META_CONCURRENCY has no effect yet" in line for line in server.log)
+        assert any("RUNTIME_CUDA_GRAPHS has no effect yet" in line for line in server.log)
 
 
 def test_a_cache_that_cannot_be_written_stops_the_start_by_name(tmp_path):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from load_tests.simulate.__main__ import main
+from load_tests.simulate.residency import RESIDENCIES
 from load_tests.simulate.rules import DEFAULTS, rule
 
 QUICK = ["--horizon-seconds", "0.3", "--seeds", "1"]
@@ -46,6 +47,33 @@ def test_shares_are_set_against_the_weights(tmp_path, capsys):
     assert "a 0.75" in capsys.readouterr().out
 
 
+def test_rules_of_residency_are_set_against_each_other(tmp_path, capsys):
+    assert main(["residency", "--scenario", "R10,R3", "--out", str(tmp_path), *QUICK]) == 0
+    printed = capsys.readouterr().out
+    results = json.loads((tmp_path / "simulate_residency.json").read_text())
+    for name, rules in results.items():
+        assert list(rules) == [f"{each} weights={kind}" for each in ("fair", "edf") for kind in RESIDENCIES]
+        for text, found in rules.items():
+            assert list(found["loads"]) == ["0.7", "1.2"]
+            waits = [load["waiting_for_weights"] > 0 for load in found["loads"].values()]
+            assert waits == [text.endswith("waiting")] * 2
+            loads = [sum(each["loads"] for each in load["models"].values()) for load in found["loads"].values()]
+            assert loads == [load["loads"] for load in found["loads"].values()]
+            assert [each > 0 for each in loads] == [not text.endswith("resident")] * 2
+        assert f"{name}: " in printed
+    assert (tmp_path / "simulate_residency.png").read_bytes().startswith(PNG)
+
+
+def test_background_loads_may_cost_executions_something(tmp_path):
+    def goodput(*more):
+        rules = ["--rule", "edf", "--loads", "1"]
+        main(["residency", "--scenario", "R10", *rules, "--out", str(tmp_path), *QUICK, *more])
+        results = json.loads((tmp_path / "simulate_residency.json").read_text())
+        return results["R10"]["edf"]["loads"]["1"]["goodput"]
+
+    assert goodput("--drag", "20") < goodput()
+
+
 def test_other_arrivals_can_be_tried(tmp_path, capsys):
     command = ["r99", "--scenario", "S1", "--rule", "edf", "--out", str(tmp_path), *QUICK]
     main(command)
@@ -70,6 +98,8 @@ def test_noise_changes_the_outcome_and_the_same_command_does_not(tmp_path):
         (["shares", "--scenario", "S1"], "S1"),
         (["--rule", "edf sizing=largest"], "sizing"),
         (["--rule", "edf speed=9"], "speed"),
+        (["--rule", "edf weights=anywhere"], "anywhere"),
+        (["residency", "--scenario", "S1"], "S1"),
         (["--rule", "lottery"], "discipline"),
     ],
 )

@@ -8,7 +8,6 @@ import pytest
 from load_tests.simulate.device import Noise
 from load_tests.simulate.models import SimulatedModel
 from load_tests.simulate.outcome import pooled
-from load_tests.simulate.residency import AllResident
 from load_tests.simulate.rules import DEFAULTS, rule
 from load_tests.simulate.run import Circumstances, arriving, replay, simulate
 from load_tests.simulate.scenarios import SCENARIOS, SHARES, Scenario
@@ -122,69 +121,6 @@ def test_a_hopeless_simulation_is_given_up():
     arrivals = at(*range(1000))
     assert run(arrivals, model(deadline_ms=15)).missed > 800
     assert 10 < run(arrivals, model(deadline_ms=15), most_missed=10).missed <= 20
-
-
-# weights that do not fit
-
-
-class OneAtATime(AllResident):
-    """Room for one model; the device waits for every load."""
-
-    def __init__(self, scheduler, models):
-        self.scheduler = scheduler
-        self.held = None
-        for each in models:
-            scheduler.set_weights(each.name, "cold")
-
-    def acquire(self, model_id, now):
-        if model_id == self.held:
-            return False
-        if self.held is not None:
-            self.scheduler.set_weights(self.held, "cold")
-        self.held = model_id
-        self.scheduler.set_weights(model_id, "resident")
-        return True
-
-
-def test_a_policy_of_residency_makes_the_device_wait_for_loads():
-    models = model(name="a", load_ms=5), model(name="b", load_ms=7)
-    told = []
-
-    def residency(scheduler, models):
-        told.append(scheduler)
-        return OneAtATime(scheduler, models)
-
-    outcome = run(at(0, 20, 40, owners=[0, 0, 1]), *models, residency=residency)
-    assert latencies(outcome, of=0) == [15.0, 10.0]
-    assert latencies(outcome, of=1) == [17.0]
-    assert sum(each.busy for each in outcome.models) == pytest.approx(0.042)
-    learned = [each.load_seconds for each in told[0].stats(1.0).models.values()]
-    assert learned == pytest.approx([0.005, 0.007])
-
-
-class Background(AllResident):
-    """Loads in the background: takes 8 ms from when the model was first wanted."""
-
-    def __init__(self, scheduler, models):
-        self.scheduler = scheduler
-        self.there_at = inf
-        scheduler.set_weights(models[0].name, "cold")
-
-    def turn(self, now):
-        if now >= self.there_at:
-            self.scheduler.set_weights("a", "resident")
-            self.there_at = inf
-        elif "a" in self.scheduler.wanted():
-            self.scheduler.set_weights("a", "loading")
-            self.there_at = now + 0.008
-        return self.there_at
-
-
-def test_a_policy_of_residency_is_asked_again_when_it_said():
-    models = model(name="a"), model(fixed_ms=2.0, name="b")
-    outcome = run(at(0, 1, owners=[0, 1]), *models, residency=Background)
-    assert latencies(outcome, of=1) == [2.0]
-    assert latencies(outcome, of=0) == [18.0]
 
 
 # in general

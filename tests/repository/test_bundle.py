@@ -64,6 +64,43 @@ def test_run_in_a_plain_model_is_refused(bundle_dir):
         load_bundle(bundle_dir)
 
 
+META = {"kind": "meta", "calls": ["other"], "client_inputs": [TEXT], "client_outputs": [TEXT]}
+
+
+@pytest.fixture
+def meta_dir(bundle_dir):
+    (bundle_dir / "model.onnx").unlink()
+    return bundle_dir
+
+
+def test_meta_model_is_its_run(meta_dir, load):
+    (meta_dir / "hooks.py").write_text("def run(inputs, call): return call('other', inputs)\n")
+    assert load(**META).hooks.run({"text": 1}, lambda name, inputs: (name, inputs)) == ("other", {"text": 1})
+
+
+@pytest.mark.parametrize("source", [None, PREPROCESS])
+def test_meta_model_without_a_run_is_refused(meta_dir, load, source):
+    if source is not None:
+        (meta_dir / "hooks.py").write_text(source)
+    with pytest.raises(BundleError, match=r"hooks\.py: a meta model needs run\(inputs, call\) there: define it"):
+        load(**META)
+
+
+@pytest.mark.parametrize(("name", "source"), [("preprocess", PREPROCESS), ("postprocess", POSTPROCESS)])
+def test_hooks_of_a_plain_model_in_a_meta_model_are_refused(meta_dir, load, name, source):
+    (meta_dir / "hooks.py").write_text(source + "def run(inputs, call): return inputs\n")
+    with pytest.raises(BundleError, match=rf"hooks\.py: {name} belongs to a plain model: call it from run, under"):
+        load(**META)
+
+
+def test_digest_of_a_meta_model_changes_with_its_run(meta_dir, load):
+    digests = set()
+    for name in ("inputs", "given"):
+        (meta_dir / "hooks.py").write_text(f"def run({name}, call): return {name}\n")
+        digests.add(load(**META).digest)
+    assert len(digests) == 2
+
+
 class Isolate:
     """Takes note of the processes it is asked for, and of whose hooks are closed."""
 

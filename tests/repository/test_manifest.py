@@ -71,6 +71,7 @@ def test_every_key_is_read(bundle_dir, load):
         hooks={"isolation": "thread"},
         version="2.1",
         fallback="cheaper",
+        expose=False,
         labels={"scores": ["no", "yes"]},
         description="What it does.",
         licence="MIT",
@@ -85,12 +86,17 @@ def test_every_key_is_read(bundle_dir, load):
     assert (spec.max_batch_size, spec.version, spec.description) == (6, "2.1", "What it does.")
     assert spec.labels == {"scores": ("no", "yes")}
     assert (spec.batch_check, spec.padding, spec.fallback) == (BatchCheck("warn", 0.25, 1.0), "repeat", "cheaper")
+    assert spec.expose is False
     assert spec.batch_safety is None  # that is for whoever compiles it to say
 
 
 def test_without_a_word_on_it_batches_are_verified_and_padded_with_zeros(load):
     spec = load().spec
     assert (spec.batch_check, spec.padding, spec.fallback) == (BatchCheck("enforce", None, 0.0), "zeros", None)
+
+
+def test_without_a_word_on_it_a_model_is_exposed_unless_a_meta_model_calls_it(load):
+    assert load().spec.expose is None
 
 
 def test_off_and_numbers_without_a_dot_need_no_quotes(bundle_dir):
@@ -221,6 +227,81 @@ def test_bundle_without_a_model_file_is_refused(bundle_dir):
     )
 
 
+# meta models
+
+
+TEXT = {"name": "text", "dtype": "BYTES", "shape": "n"}
+FOUND = {"name": "found", "dtype": "FP32", "shape": "fk", "dims": {"f": -1, "k": 2}}
+META = {"kind": "meta", "calls": ["first", "second"], "client_inputs": [TEXT], "client_outputs": [FOUND]}
+RUN = "def run(inputs, call): return inputs\n"
+
+
+@pytest.fixture
+def meta_dir(bundle_dir):
+    """The bundle without its model, with a `run`."""
+    (bundle_dir / "model.onnx").unlink()
+    (bundle_dir / "hooks.py").write_text(RUN)
+    return bundle_dir
+
+
+def test_meta_model_has_no_graph_and_the_tensors_of_its_clients(meta_dir, load):
+    bundle = load(
+        **META, version="3", labels={"found": ["left", "right"]}, description="Both.", licence="MIT", provenance="Here."
+    )
+    spec = bundle.spec
+    assert bundle.model_file is None
+    assert spec.meta_models == ("first", "second")
+    assert (spec.inputs, spec.outputs, spec.variants) == ((), (), ())
+    assert spec.client_inputs == (TensorSpec("text", "BYTES", (-1,), 0),)
+    assert spec.client_outputs == (TensorSpec("found", "FP32", (-1, 2)),)  # f is not the batch
+    assert (spec.version, spec.description, spec.labels) == ("3", "Both.", {"found": ("left", "right")})
+    assert not spec.coalescible
+
+
+def test_meta_model_may_call_nothing(meta_dir, load):
+    assert load(**META | {"calls": []}).spec.meta_models == ()
+
+
+def test_meta_model_need_not_lie_alone(meta_dir, write_graph, load):
+    write_graph(meta_dir / "model.onnx")
+    assert load(**META).model_file is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"calls": None}, "calls: is missing: a meta model needs it"),
+        ({"client_inputs": None}, "client_inputs: is missing: a meta model needs it"),
+        ({"client_outputs": None}, "client_outputs: is missing: a meta model needs it"),
+        ({"client_outputs": [FOUND, FOUND]}, "client_outputs: tensor 'found' stands twice: give every tensor its own"),
+        ({"calls": "first"}, "calls: Input should be a valid list, not 'first'"),
+        ({"calls": [1]}, "calls[0]: 1 is not a string: put it in quotes"),
+        ({"calls": [""]}, "calls[0]: String should have at least 1 character, not ''"),
+        ({"calls": ["a", "b", "a"]}, "calls: 'a' stands twice: name every model once"),
+        ({"calls": ["example"]}, "calls: 'example' is this model itself: a meta model calls plain ones only"),
+        ({"calls": ["a/b"]}, "calls: 'a/b' is no model name: use letters, digits"),
+        ({"file": "model.onnx"}, "file: a meta model has no graph of its own: remove it"),
+        ({"executable_inputs": [X]}, "executable_inputs: a meta model has no graph of its own: remove it"),
+        ({"executable_outputs": [Y]}, "executable_outputs: a meta model has no graph of its own: remove it"),
+        ({"input_shapes": [{"h": 4}]}, "input_shapes: a meta model has no graph of its own: remove it"),
+        ({"batching": {}}, "batching: a meta model is never merged, the models that it calls are: remove it"),
+        (
+            {"hooks": {"isolation": "process"}},
+            "hooks: a meta model calls other models from the server's own process: remove it",
+        ),
+        ({"fallback": "other"}, "fallback: a meta model has no queue that could be full: remove it"),
+        ({"expose": False}, "expose: a meta model is called by clients only: remove it"),
+        (
+            {"client_outputs": [FOUND | {"shape": "nk", "dims": {"k": 2}}], "labels": {"found": ["a"]}},
+            "labels.found: 1 labels for 2 elements: give one for each",
+        ),
+    ],
+)
+def test_what_a_meta_model_lacks_or_cannot_mean_is_named_with_the_remedy(meta_dir, complaint, keys, said):
+    given = {key: value for key, value in (META | keys).items() if value is not None}
+    assert complaint(**given).startswith(said)
+
+
 # complaints: keys
 
 
@@ -229,8 +310,8 @@ def test_bundle_without_a_model_file_is_refused(bundle_dir):
     [
         ({"format_version": None}, "format_version: Input should be '1', not None"),
         ({"format_version": 1}, "format_version: Input should be '1', not 1"),
-        ({"kind": "meta"}, "kind: meta models are not supported by this version: serve the models themselves"),
-        ({"calls": ["a"]}, "calls: belongs to kind: meta, which is not supported by this version: remove it"),
+        ({"calls": ["a"]}, "calls: belongs to kind: meta: write that too, or remove it"),
+        ({"expose": "no"}, "expose: Input should be a valid boolean, not 'no'"),
         ({"kind": "other"}, "kind: Input should be 'model' or 'meta', not 'other'"),
         ({"fallback": ""}, "fallback: String should have at least 1 character, not ''"),
         ({"version": 2}, "version: 2 is not a string: put it in quotes"),
@@ -243,7 +324,11 @@ def test_bundle_without_a_model_file_is_refused(bundle_dir):
         ({"file": "../model.onnx"}, "file: path '../model.onnx' leads outside: write it relative to the bundle"),
         ({"file": "/model.onnx"}, "file: path '/model.onnx' leads outside: write it relative to the bundle"),
         ({"file": {"package": "magika"}}, "file: path is missing: name the model file"),
-        ({"file": {"build": "b.py"}}, "file: build is not supported by this version: build the model beforehand"),
+        (
+            {"file": {"build": "b.py", "package": "magika"}},
+            "file: path is missing: name the file in the package that the model is made from, or remove package",
+        ),
+        ({"file": {"build": "../b.py"}}, "file: build '../b.py' leads outside: write it relative to the bundle"),
         ({"file": {"url": "x"}}, "file.url: unknown key: remove it, or write one of path, package, build"),
         ({"file": {"package": "no-such-package", "path": "x"}}, "file.package: 'no-such-package' is not installed: "),
         ({"file": {"package": "magika", "path": "x.onnx"}}, "file: there is no "),

@@ -264,6 +264,21 @@ def test_a_broken_loop_makes_the_dispatcher_not_alive_and_leaves_nobody_waiting(
     dispatcher.stop(30)
 
 
+def test_a_lost_device_is_told_to_whoever_waits_and_ends_the_dispatcher(dispatcher, executor):
+    executor.error_of = lambda dispatch: ExecutionFailed("CUDA error 700", reason="device_lost")
+    taken, left = pending(), pending(rows=4)
+    dispatcher.submit([taken], 100.0)
+    dispatcher.submit([left], 100.0)
+    dispatcher.start()
+    with pytest.raises(ExecutionFailed) as lost:
+        taken.future.result(30)
+    assert lost.value.code == "device_lost"
+    with pytest.raises(ServingError, match="must be restarted"):
+        left.future.result(30)
+    assert not dispatcher.alive
+    dispatcher.stop(30)
+
+
 @pytest.mark.anyio
 async def test_the_results_of_one_dispatch_wake_the_loop_once(dispatcher, executor, monkeypatch):
     loop = asyncio.get_running_loop()

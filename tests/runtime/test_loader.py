@@ -1,6 +1,7 @@
 """The loader thread: what it brings, and how it ends."""
 
 import concurrent.futures
+import os
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ from app.backends.fake import FakeBackend
 from app.domain.batch_safety import BatchProbe, Beside, Deviation, Verdict
 from app.domain.errors import BundleError, ShuttingDown
 from app.domain.model import DEFAULT_SIZES
+from app.repository.build import Builder
 from app.runtime.loader import Loader
 from tests.builders import write_identity_bundle
 
@@ -163,6 +165,39 @@ def test_a_compilation_that_the_end_interrupts_is_no_fault_of_the_bundle(loader,
     backend.on_compile, backend.close = compile_until_closed, closed.set
     load = loader.submit(loader.compile, write_identity_bundle(tmp_path))
     assert compiling.wait(30)
+    loader.stop()
+    assert isinstance(load.exception(30), ShuttingDown)
+
+
+@pytest.fixture
+def building(backend, tmp_path):
+    """A loader that builds models, and a bundle whose build file begins so."""
+    loader = Loader(backend, Builder(tmp_path / "cache"))
+
+    def bundle(first_lines=""):
+        path = write_identity_bundle(tmp_path, manifest="file: {build: build.py, path: net}\n")
+        (path / "model.onnx").rename(path / "net")
+        copy = "(target / 'model.onnx').write_bytes(source.read_bytes())"
+        (path / "build.py").write_text(f"{first_lines}\ndef build(source, target): {copy}\n")
+        return path
+
+    yield loader, bundle
+    loader.stop()
+
+
+def test_a_model_that_is_built_first_is_compiled_from_what_was_built(building, backend, tmp_path):
+    loader, bundle = building
+    loaded = loader.compile(bundle())
+    assert loaded.bundle.model_file.is_relative_to(tmp_path / "cache")
+    assert backend.compiled == ["m"]
+
+
+def test_a_build_that_the_end_interrupts_is_no_fault_of_the_bundle(building, tmp_path):
+    loader, bundle = building
+    os.mkfifo(tmp_path / "begun")
+    path = bundle(f"import signal; open({str(tmp_path / 'begun')!r}, 'w').close(); signal.pause()")
+    load = loader.submit(loader.compile, path)
+    (tmp_path / "begun").read_text()  # returns when it has begun
     loader.stop()
     assert isinstance(load.exception(30), ShuttingDown)
 

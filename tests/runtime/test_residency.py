@@ -92,6 +92,24 @@ def test_every_answer_is_right_and_the_budget_holds_whatever_is_asked(make_stage
     assert stage.weights.snapshot().resident_bytes <= 35
 
 
+@pytest.mark.parametrize("nbytes", [10, 1000])
+def test_a_model_that_is_never_idle_leaves_for_one_that_needs_its_room(make_stage, nbytes):
+    stage = make_stage(arena=20)
+    put(stage, "busy", nbytes=15)
+    put(stage, "other", nbytes=nbytes)
+    stage.answer(name="busy")
+    depths = []
+    stage.backend.on_prepare = lambda entry, spec: depths.append(stage.stats("busy").queue_depth)
+    hold = stage.hold_run()
+    first = stage.ask(name="busy")
+    hold.wait_entered()
+    others = [stage.ask(7, name="other"), *[stage.ask(name="busy") for _ in range(20)]]
+    stage.clock.skip(1.0)
+    hold.open()
+    assert [future.result(30).outputs["y"].shape[0] for future in [first, *others]] == [1] * 22
+    assert depths[0] == 20
+
+
 def test_a_load_is_not_waited_for(make_stage):
     stage = make_stage(arena=20)
     put(stage, "here", "coming")

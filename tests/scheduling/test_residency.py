@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.scheduling.residency import Budget, LoadPlan, Resident, budget, plan_eviction, plan_load, plan_room
+from app.scheduling.residency import (
+    LONGEST_COLD,
+    Budget,
+    LoadPlan,
+    Resident,
+    Wanted,
+    budget,
+    load_order,
+    plan_eviction,
+    plan_load,
+    plan_room,
+)
 from tests.scheduling.simulation import PATIENT
 
 GIB = 1 << 30
@@ -132,11 +143,11 @@ def test_another_that_will_do_leaves_instead_of_a_fresh_one():
     assert plan_load(1, [fresh, other], 2, now=5.6) == LoadPlan(("other",))
 
 
-def test_the_model_that_runs_stays():
+def test_bytes_of_those_that_stay_are_no_room():
     a, b = on_device(("a", 1, 0.0), ("b", 1, 1.0))
-    assert plan_load(1, [a, b], 2, now=2.0, running="a") == LoadPlan(("b",))
-    assert plan_load(2, [a, b], 2, now=2.0, running="a") == LoadPlan(None, inf)
-    assert plan_load(9, [a, b], 2, now=2.0, running="a") == LoadPlan(None, inf)
+    assert plan_load(1, [a, b], 4, now=2.0, taken=1) == LoadPlan(())
+    assert plan_load(1, [a, b], 4, now=2.0, taken=2) == LoadPlan(("a",))
+    assert plan_load(9, [a, b], 4, now=2.0, taken=2) == LoadPlan(None, inf)
 
 
 def test_free_room_is_used_before_anyone_leaves():
@@ -189,3 +200,43 @@ def test_a_plan_fits_and_touches_nobody_who_must_stay(residents, needed, on_dema
     assert all(known[name].settled_at() <= now for name in plan.victims)
     left = sum(each.nbytes for each in residents if each.model_id not in plan.victims)
     assert left + needed <= on_demand or left == 0
+
+
+# which one comes
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Wanted("b", 3, 4.0, 0.1), Wanted("a", 2, 4.0, 0.1)),  # more rows
+        (Wanted("b", 2, 3.0, 0.1), Wanted("a", 2, 4.0, 0.1)),  # waiting for longer
+        (Wanted("b", 2, 4.0, 0.1), Wanted("a", 2, 4.0, 0.2)),  # sooner there
+        (Wanted("b", 9, 4.0, 0.2), Wanted("a", 4, 4.0, 0.1)),  # more rows per second of load
+        (Wanted("b", 1, 4.0, 0.0), Wanted("a", 9, 4.0, 0.1)),  # nobody knows what it takes
+        (Wanted("b", 1, 4.0, 0.2, committed=True), Wanted("a", 9, -90.0, 0.1)),
+        (Wanted("b", 1, -5.1, 9.0), Wanted("a", 9, -4.9, 0.1)),  # has waited for too long
+        (Wanted("b", 1, -9.0, 9.0), Wanted("a", 9, -8.0, 0.1)),  # both have
+        (Wanted("a", 1, 5.0, 0.1), Wanted("b", 1, 5.0, 0.1)),  # by name, in the end
+    ],
+)
+def test_weights_come_first_where_a_load_gains_most_unless_someone_waits_too_long(first, second):
+    assert load_order([second, first], now=5.0) == (first.model_id, second.model_id)
+
+
+@PATIENT
+@given(
+    st.lists(st.tuples(st.integers(1, 1000), st.floats(0.01, 1.0), st.floats(0.0, 30.0)), min_size=2, max_size=8),
+)
+def test_once_a_model_has_waited_too_long_each_other_is_loaded_at_most_once_before_it(facts):
+    """Room for one, and all have work at any time."""
+    since = {f"m{place}": now for place, (_, _, now) in enumerate(facts)}
+    now, overtaken = 30.0, 0
+    while True:
+        wanted = [Wanted(f"m{place}", rows, since[f"m{place}"], load) for place, (rows, load, _) in enumerate(facts)]
+        first = next(each for each in wanted if each.model_id == load_order(wanted, now)[0])
+        if first.model_id == "m0":
+            return
+        overtaken += now - since["m0"] > LONGEST_COLD
+        assert overtaken < len(facts)
+        now += first.load_seconds
+        since[first.model_id] = now

@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from app.domain.config import ModelPolicy
-from app.domain.errors import InvalidRequest, ModelNotFound, QueueFull
+from app.domain.errors import DeadlineInfeasible, InvalidRequest, ModelNotFound, QueueFull
 from app.domain.model import MergeKey, Variant
 from tests.builders import request, spec, tensor
 from tests.scheduling.simulation import burst, push, scheduler, seed, served
@@ -449,21 +449,62 @@ def test_a_model_whose_weights_are_on_their_way_lets_others_run():
     assert made.next_decision(1.0).dispatch.model_id == "a"
 
 
-def test_cold_models_with_work_are_wanted_the_oldest_front_first():
+def test_cold_models_with_work_are_wanted_in_order_of_what_a_load_gains():
     made = scheduler("a", "b", "c")
     for model in "abc":
         made.set_weights(model, "cold")
+        made.record_load(model, 0.1, 0.0)
     push(made, request("a", enqueued_at=2.0), request("b", enqueued_at=1.0), now=2.0)
-    assert made.wanted() == ("b", "a")
-    made.set_weights("b", "loading")
-    assert made.wanted() == ("a",)
+    assert made.wanted(5.0) == ("b", "a")
+    push(made, request("a", enqueued_at=2.0), now=2.0)
+    assert made.wanted(5.0) == ("a", "b")
+    for _ in range(20):
+        made.record_load("a", 0.3, 2.0)
+    assert made.wanted(5.0) == ("b", "a")
+    push(made, request("a", committed=True), now=2.0)
+    assert made.wanted(5.0) == ("a", "b")
+    made.set_weights("a", "loading")
+    assert made.wanted(5.0) == ("b",)
+
+
+def test_a_model_is_unserved_since_its_first_request_even_if_that_was_dropped_until_one_is_served():
+    made = scheduler("a", "b", discipline="fifo")
+    for model in "ab":
+        made.set_weights(model, "cold")
+    push(made, request("a", enqueued_at=0.0, deadline=1.0), now=0.0)
+    assert len(made.next_decision(1.0).expired) == 1
+    push(made, request("b", enqueued_at=2.0), request("a", enqueued_at=3.0), now=3.0)
+    assert made.wanted(4.0) == ("a", "b")
+    push(made, request("a", enqueued_at=3.0, rows=4), now=3.0)
+    assert [made.next_decision(4.0).dispatch.model_id for _ in range(2)] == ["b", "a"]
+    push(made, request("b", enqueued_at=4.5, rows=4), now=4.5)
+    assert made.wanted(5.0) == ("a", "b")  # served at 4.0, which left work
+    assert made.next_decision(5.0).dispatch.model_id == "a"
+    push(made, request("a", enqueued_at=6.0, rows=4), now=6.0)
+    assert made.wanted(7.0) == ("b", "a")  # which left none
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_work_whose_weights_come_in_the_background_is_ahead_of_nobody(background):
+    made = scheduler("a", "b", "c", discipline="edf", admission="predict", background_loads=background)
+    for model in "abc":
+        seed(made, model, {1: 0.1})
+    for model in "ab":
+        made.set_weights(model, "cold")
+        made.record_load(model, 5.0, 0.0)
+        push(made, request(model, deadline=9.0))
+    if background:
+        push(made, request("c", deadline=9.5))
+    else:
+        with pytest.raises(DeadlineInfeasible):
+            push(made, request("c", deadline=9.5))
 
 
 def test_where_weights_come_in_the_background_a_cold_model_does_not_contend():
     made = scheduler("a", "b", discipline="fifo", background_loads=True)
     made.set_weights("a", "cold")
     push(made, request("a"), request("b", enqueued_at=1.0), request("b", enqueued_at=1.0, rows=4), now=1.0)
-    assert (made.wanted(), made.busy()) == (("a",), {"a", "b"})
+    assert (made.wanted(5.0), made.busy()) == (("a",), {"a", "b"})
     assert [made.next_decision(1.0).dispatch.model_id for _ in range(2)] == ["b", "b"]
     assert made.next_decision(1.0).dispatch is None
     made.set_weights("a", "resident")

@@ -97,7 +97,8 @@ def _binary_head(
         }
         for output, array in zip(wanted, arrays, strict=True)
     ]
-    json = orjson.dumps(document)
+    # A copy, since this may be remembered: what orjson returns sits in 4 kB, however short it is.
+    json = bytes(memoryview(orjson.dumps(document)))
     return _Head(_headers(len(json), any(array.size for array in arrays)), json)
 
 

@@ -1,5 +1,6 @@
 """An inference request, from bytes to tensors."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from sys import maxsize
 from typing import Any
@@ -13,6 +14,9 @@ from app.api.exchange import Buffer
 from app.domain.errors import InvalidRequest
 from app.domain.model import ModelSpec
 from app.domain.tensors import Array
+
+#: What understands the JSON part of a request, as `parse_head` does.
+Parse = Callable[[Buffer, int, ModelSpec], Plan]
 
 _MAX_CACHED_HEAD = 4096
 
@@ -40,15 +44,22 @@ class Decoder:
     def __init__(self, remembered: int = 512) -> None:
         self._plans: Recent[tuple[str, bytes], Plan] = Recent(remembered)
 
-    def decode(self, body: Buffer, header_length: str | None, model_id: str, spec: ModelSpec) -> Decoded:
+    def decode(
+        self,
+        body: Buffer,
+        header_length: str | None,
+        model_id: str,
+        spec: ModelSpec,
+        parse: Parse = parse_head,
+    ) -> Decoded:
         """Decode one body. `header_length` is the value of Inference-Header-Content-Length, None where it is absent.
 
-        `model_id` stands for `spec` in what is remembered, so a changed spec needs a new one. Raises
-        `InvalidRequest`, and nothing else, for whatever a client may send.
+        `model_id` stands for `spec` in what is remembered, so a changed spec needs a new one; `parse` stands in for
+        `parse_head`. Raises `InvalidRequest`, and nothing else, for whatever a client may send.
         """
         size = len(body)
         if header_length is None:
-            plan = parse_head(body, size, spec)
+            plan = parse(body, size, spec)
         else:
             start = _header_size(header_length, size)
             if start == 0:
@@ -56,7 +67,7 @@ class Decoder:
             elif start <= _MAX_CACHED_HEAD:
                 plan = self._plan(bytes(body[:start]), model_id, spec)
             else:
-                plan = parse_head(memoryview(body)[:start], start, spec)
+                plan = parse(memoryview(body)[:start], start, spec)
         if size != plan.size:
             plan.check_size(size)
         inputs = read_slots(plan.slots, body)

@@ -5,6 +5,7 @@ import contextlib
 import json
 import socket
 import struct
+from math import inf
 from typing import Any, NamedTuple
 
 import anyio
@@ -15,7 +16,10 @@ from app.api.connection import infer_target
 from app.api.errors import error_reply
 from app.api.exchange import Reply
 from app.api.fastpath import FastPathProtocol
+from app.api.malformed import identified
 from app.domain.errors import ModelNotFound, PayloadTooLarge
+
+TIMEOUT = b"x-request-timeout-ms"
 
 HEADERS = ((b"content-type", b"application/octet-stream"),)
 
@@ -27,16 +31,19 @@ class ScriptedTicket:
         self.handler = handler
         self.head = head
         self.nbytes = head.content_length or 0
+        self.deadline = next((head.received_at + int(v) / 1e3 for k, v in head.headers if k == TIMEOUT), inf)
         self.released = False
+        self.code = None
 
     def grow(self, nbytes):
         self.nbytes += nbytes
         if self.nbytes > self.handler.limit:
             raise PayloadTooLarge(f"more than {self.handler.limit} bytes")
 
-    def release(self):
+    def release(self, code=None):
         if not self.released:
             self.released = True
+            self.code = code
             self.handler.in_flight -= 1
             self.handler.changed()
 
@@ -48,10 +55,12 @@ class ScriptedHandler:
         self.limit = limit
         self.gate = asyncio.Event()
         self.admitted = []
+        self.tickets = []
         self.started = []
         self.cancelled = []
         self.types = []
         self.in_flight = 0
+        self.held = 0
         self.answer = None
         self._waiters = set()
 
@@ -77,7 +86,8 @@ class ScriptedHandler:
         self.admitted.append(head)
         self.in_flight += 1
         self.changed()
-        return ScriptedTicket(self, head)
+        self.tickets.append(ScriptedTicket(self, head))
+        return self.tickets[-1]
 
     async def handle(self, ticket, body):
         if ticket.head.model == "broken":
@@ -95,10 +105,14 @@ class ScriptedHandler:
         finally:
             ticket.release()
 
+    def hold(self, nbytes):
+        self.held += nbytes
+        self.changed()
+
     def refuse(self, head, error):
         if isinstance(error, RuntimeError):
             return Reply(500, ((b"content-type", b"application/json"),), [b'{"error":"internal","code":"internal"}'])
-        return error_reply(error)
+        return identified(error_reply(error), head.headers)
 
 
 async def eventually(condition):
@@ -166,6 +180,7 @@ async def fails(client, status, code):
     assert response.status == status
     assert response.headers["content-type"] == "application/json"
     assert response.headers["connection"] == "close"
+    assert response.headers["x-request-id"]
     body = json.loads(response.body)
     assert set(body) == {"error", "code"}
     assert body["code"] == code

@@ -148,6 +148,17 @@ async def test_an_offer_to_upgrade_is_declined_by_answering(fast):
     await fails(client, 400, "malformed_request")
 
 
+async def test_the_body_behind_an_offer_to_upgrade_is_never_read_as_a_request(server, client):
+    inner = b"GET /inner HTTP/1.1\r\nHost: test\r\n\r\n"
+    head = b"POST /outer HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
+    await client.send(head + b"Content-Length: %d\r\n\r\n" % len(inner))
+    await client.send(inner[:10])
+    await client.send(inner[10:] + b"GET /next HTTP/1.1\r\nHost: test\r\n\r\n")
+    assert [(await client.response()).body for _ in range(2)] == [b"asgi /outer " + inner, b"asgi /next "]
+    await client.send(head + b"Transfer-Encoding: chunked\r\n\r\n" + inner)
+    await fails(client, 400, "malformed_request")
+
+
 class Switched(asyncio.Protocol):
     """What a connection becomes after an upgrade that is supported."""
 

@@ -13,8 +13,11 @@ from tests.api.doors.harness import chunked, request, serve
 BODIES = st.binary(max_size=40) | st.just(b"\r\n\r\n") | st.just(b"x" * 70_000)
 
 
-def post(path, body):
-    return b"POST %b HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n%b" % (path, len(body), body)
+OFFER = b"Upgrade: h2c\r\nConnection: Upgrade\r\n"
+
+
+def post(path, body, headers=b""):
+    return b"POST %b HTTP/1.1\r\nHost: test\r\n%bContent-Length: %d\r\n\r\n%b" % (path, headers, len(body), body)
 
 
 INFER = BODIES.map(lambda body: (request(body), (200, body)))
@@ -25,6 +28,8 @@ REQUESTS = st.one_of(
     st.binary(max_size=9).map(lambda body: (request(body, "missing"), (404, None))),
     st.binary(max_size=9).map(lambda body: (post(b"/other", body), (200, b"asgi /other " + body))),
     st.just((b"GET /other HTTP/1.1\r\nHost: test\r\n\r\n", (200, b"asgi /other "))),
+    BODIES.map(lambda body: (post(b"/other", body, OFFER), (200, b"asgi /other " + body))),
+    st.just((b"GET /other HTTP/1.1\r\nHost: test\r\n" + OFFER + b"\r\n", (200, b"asgi /other "))),
     st.binary(max_size=9).map(lambda body: (request(body, "m", "Upgrade: h2c", "Connection: Upgrade"), (200, body))),
 )
 

@@ -43,6 +43,47 @@ async def test_malformed_requests_are_answered_400(server, client, data):
     assert server.handler.in_flight == 0
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"CONNECT example.com:80",
+        b"CONNECT /v2/models/m/infer",
+        b"GET http://",
+        b"GET http://test",
+        b"GET http:///other",
+        b"GET http://test:99999/other",
+        b"GET *",
+        b"POST *",
+        b"GET /other?\x7f\x01",
+    ],
+)
+async def test_targets_that_no_route_can_have_are_answered_400(client, line):
+    await client.send(line + b" HTTP/1.1\r\nHost: test\r\n\r\n" + GET)
+    await fails(client, 400, "malformed_request")
+
+
+@pytest.mark.parametrize("target", [b"http://test/other", b"http://other:1/other?a=b", b"/other?http://x"])
+async def test_a_target_that_is_a_whole_address_is_looked_up_by_its_path(client, target):
+    assert (await client.ask(b"GET " + target + b" HTTP/1.1\r\nHost: test\r\n\r\n")).body == b"asgi /other "
+
+
+async def test_a_refusal_of_the_door_has_the_request_id_that_was_sent_or_a_new_one(server):
+    long = b"X-Long: " + b"y" * MAX_HEAD_BYTES + b"\r\n\r\n"
+    ids = []
+    for headers in (b"X-Request-Id: mine\r\n", b"", b""):
+        client = await server.connect()
+        response = await client.ask(b"POST /v2/models/m/infer HTTP/1.1\r\n" + headers + long)
+        assert response.status == 431
+        ids.append(response.headers["x-request-id"])
+    assert ids[0] == "mine"
+    assert "" != ids[1] != ids[2]
+
+
+async def test_the_id_of_the_request_before_is_not_that_of_a_malformed_one(client):
+    await client.ask(request(b"x", "m", "X-Request-Id: mine"))
+    assert (await client.ask(b"nonsense\r\n\r\n")).headers["x-request-id"] != "mine"
+
+
 async def test_a_malformed_request_is_answered_in_its_turn(server, client):
     await client.send(request(b"1", "slow") + request(b"2") + b"nonsense\r\n\r\n" + request(b"3"))
     await server.handler.until(lambda: server.handler.started)

@@ -1,12 +1,17 @@
 """Clients that take too long. The limits are injected, small; nothing here depends on how small."""
 
+import asyncio
+import contextlib
 import json
 from math import inf
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from app.api.exchange import Reply
-from tests.api.doors.harness import chunked, eventually, request, serve
+from app.api.patience import LEAST_RATE, Patience
+from tests.api.doors.harness import chunked, eventually, fails, request, serve
 
 pytestmark = pytest.mark.anyio
 
@@ -93,6 +98,53 @@ async def test_a_body_may_take_long_while_it_goes_on(begin, more):
             await eventually(lambda before=before: connection._patience._due() > before)
 
 
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (request(b"x", length=1000), b"y"),
+        (chunked(b"x")[:-5], b"1\r\ny\r\n"),
+        (b"POST /other HTTP/1.1\r\nContent-Length: 1000\r\n\r\nx", b"y"),
+    ],
+)
+async def test_a_body_that_trickles_is_not_waited_for(server, client, begin, more):
+    await client.send(begin)
+    await eventually(lambda: server.connections)
+    (connection,) = server.connections
+    started = connection._patience.since
+    while server.connections and not connection._deaf:
+        with contextlib.suppress(ConnectionError):
+            await client.send(more)
+        await asyncio.sleep(SOON / 5)
+        assert connection._patience.since <= started + 1000 / LEAST_RATE
+    assert (await client.response()).status == 408
+
+
+@pytest.mark.parametrize("sent", [request(b"x", "m", "X-Request-Timeout-Ms: 30", length=300_000), None])
+@pytest.mark.parametrize("waiting", [False, True])
+async def test_a_body_that_is_still_arriving_at_its_deadline_is_answered_504(door, waiting, sent):
+    sent = sent or chunked(b"x", headers=("X-Request-Timeout-Ms: 30",))[:-5]
+    async with serve(door, state={"read_timeout": 30}) as server:
+        client = await server.connect()
+        await client.send(sent)
+        if waiting:
+            await client.send(b"1\r\nx\r\n")
+        await fails(client, 504, "deadline_exceeded")
+        await server.handler.until(lambda: not server.handler.in_flight)
+        assert server.handler.tickets[0].code == "deadline_exceeded"
+        assert not server.handler.started
+
+
+async def test_a_body_in_time_is_not_troubled_by_its_deadline(door):
+    async with serve(door) as server:
+        client = await server.connect()
+        whole = request(b"x" * 100_000, "m", "X-Request-Timeout-Ms: 20000")
+        await client.send(whole[:1000])
+        await server.handler.until(lambda: server.handler.admitted)
+        await client.send(whole[1000:])
+        assert (await client.response()).body == b"x" * 100_000
+        assert (await client.ask(request(b"next"))).body == b"next"
+
+
 async def test_a_long_answer_is_waited_for(server, client):
     await client.send(request(b"x", "slow"))
     await server.handler.until(lambda: server.handler.started)
@@ -122,6 +174,21 @@ async def test_an_idle_connection_is_closed_without_a_word():
         assert await silent.closed()
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_bytes_that_no_client_takes_count_as_in_flight_until_it_does_or_leaves(leaves):
+    async with serve("fast") as server:
+        server.handler.answer = Reply(200, (), [b"x" * (32 << 20)])
+        client = await server.connect(limit=1000)
+        await client.send(request(b"1"))
+        await server.handler.until(lambda: server.handler.held)
+        assert 16 << 20 < server.handler.held <= (32 << 20) + 200
+        if leaves:
+            client.reset()
+        else:
+            assert len((await client.response()).body) == 32 << 20
+        await server.handler.until(lambda: not server.handler.held)
+
+
 async def test_a_client_that_takes_no_answer_is_dropped():
     async with serve("fast", timeout_keep_alive=0.25) as server:
         server.handler.answer = Reply(200, (), [b"x" * (32 << 20)])
@@ -129,3 +196,29 @@ async def test_a_client_that_takes_no_answer_is_dropped():
         await client.send(request(b"1"))
         await server.handler.until(lambda: server.handler.started)
         await eventually(lambda: not server.connections)
+
+
+@pytest.mark.parametrize(("taken", "dropped"), [(0, True), (500, True), (600, False)])
+async def test_an_answer_must_be_taken_at_the_least_rate(taken, dropped):
+    """One look, a second after the one before, at a client that took so many bytes meanwhile."""
+
+    class Transport:
+        left, aborted = 10_000, False
+
+        def get_write_buffer_size(self):
+            return self.left
+
+        def abort(self):
+            self.aborted = True
+
+    transport, loop = Transport(), asyncio.get_running_loop()
+    flow = SimpleNamespace(write_paused=True)
+    connection: Any = SimpleNamespace(transport=transport, flow=flow, loop=loop, timeout_keep_alive=1.0)
+    answers: Any = SimpleNamespace(since=0.0, current=None)
+    patience = Patience(connection, answers, 30.0, lambda: None, lambda: None)
+    patience.cancel()
+    patience._expire()
+    assert not transport.aborted  # so far there is nothing to compare with
+    transport.left -= taken
+    patience._expire()
+    assert transport.aborted is dropped

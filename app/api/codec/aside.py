@@ -1,0 +1,93 @@
+"""Large JSON is understood in a process of its own: its parser holds the interpreter, and so every other request.
+
+What comes back are arrays, through shared memory. BYTES travel in their binary form: a list of a million strings would
+have to be unpickled in one go, and the binary form is cut up in Python, which can be interrupted.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from app.api.codec.binary import Slot, pack, unpack_bytes
+from app.api.codec.head import Plan, parse_head
+from app.api.exchange import Buffer
+from app.domain.errors import ServingError
+from app.domain.model import ModelSpec
+from app.domain.tensors import Array
+from app.runtime import hook_worker
+from app.runtime.aside import Unavailable
+from app.runtime.hook_channel import Channel
+
+#: JSON parts above this many bytes.
+LARGE_JSON = 1 << 20
+
+COMMAND = "from app.api.codec.aside import main; main()"
+
+
+class Question(NamedTuple):
+    """The arguments of `parse_head`, the document as an array."""
+
+    document: Array
+    start: int
+    spec: ModelSpec
+
+
+class Answer(NamedTuple):
+    """A plan whose BYTES arrays are packed, and the shapes of those; or why there is none."""
+
+    plan: Plan | None
+    packed: dict[str, tuple[int, ...]]
+    error: ServingError | None = None
+
+
+def parse_large(ask: Callable[[Question], Answer], document: Buffer, start: int, spec: ModelSpec) -> Plan:
+    """As `parse_head`, in the process that `ask` asks; here where that is `Unavailable`."""
+    try:
+        answer = ask(Question(np.frombuffer(document, np.uint8), start, spec))
+    except Unavailable:
+        return parse_head(document, start, spec)
+    if answer.plan is None:
+        assert answer.error is not None
+        raise answer.error
+    return replace(answer.plan, arrays=_unpacked(answer.plan.arrays, answer.packed))
+
+
+def answer(question: Question) -> Answer:
+    """What the process does with one question."""
+    document, start, spec = question
+    try:
+        plan = parse_head(document.data, start, spec)
+    except ServingError as error:
+        return Answer(None, {}, error)
+    packed = {name: array.shape for name, array in plan.arrays.items() if array.dtype.hasobject}
+    arrays = {name: _packed(array) if name in packed else array for name, array in plan.arrays.items()}
+    return Answer(replace(plan, arrays=arrays), packed)
+
+
+def serve(channel: Channel) -> None:
+    """Answer until nothing more comes."""
+    while True:
+        try:
+            question: Question = channel.receive()
+        except EOFError:
+            return
+        channel.send(answer(question))
+
+
+def main() -> None:
+    """The process."""
+    hook_worker.main(serve)
+
+
+def _packed(array: Array) -> Array:
+    return np.frombuffer(pack(array), np.uint8)
+
+
+def _unpacked(arrays: dict[str, Array], packed: dict[str, tuple[int, ...]]) -> dict[str, Array]:
+    restored = dict(arrays)
+    for name, shape in packed.items():
+        raw = arrays[name]
+        restored[name] = unpack_bytes(raw.data, Slot(name, np.dtype(np.object_), shape, 0, raw.size))
+    return restored

@@ -1,0 +1,140 @@
+"""What is known of requests when they end: remembered, and told in the log or a file where that is wanted."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from app.api.exchange import HeaderList
+from app.runtime.accounts import DROP_REASONS, STAGES
+from app.runtime.recent import REMEMBERED, DispatchLog
+from app.runtime.recorder import Arrival, Recorder
+
+logger = logging.getLogger(__name__)
+
+#: Of one model and one code, one line is logged in so many seconds; the next one says how many were not.
+LINE_EVERY_SECONDS = 1.0
+
+#: Hexadecimal digits of a W3C trace id.
+_TRACE_ID = 32
+
+
+class EndedRequest(NamedTuple):
+    """Facts of one request, never its data. Seconds; `received_at` is monotonic."""
+
+    received_at: float
+    model: str | None
+    """The one that answered; None for a name that is no model."""
+    request_id: bytes
+    code: str | None
+    """Of its error; None for an answer."""
+    seconds: float
+    timeout: float
+    """What it allowed; infinite for no deadline."""
+    rows: int | None = None
+    batch_rows: int | None = None
+    batch_size: int | None = None
+    nbytes: int = 0
+    stages: tuple[float, ...] | None = None
+    """In the order of `STAGES`; of a failed request those that it passed."""
+
+
+class Journal:
+    """Event loop only. Without a slow limit and a recorder a successful request is one append."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        dispatches: DispatchLog,
+        slow_seconds: float = inf,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._epoch = datetime.now(UTC).timestamp() - clock()
+        self._dispatches = dispatches
+        self._slow_seconds = slow_seconds
+        self._recorder = recorder
+        self._ended: deque[EndedRequest] = deque(maxlen=REMEMBERED)
+        self._told: dict[tuple[str | None, str | None], tuple[float, int]] = {}
+
+    def ended(self, request: EndedRequest, headers: HeaderList) -> None:
+        """Note one request; `headers` are read only for what is logged."""
+        self._ended.append(request)
+        if request.code is not None or request.seconds >= self._slow_seconds:
+            self._tell(request, headers)
+        if self._recorder is not None and request.model is not None:
+            timeout = None if request.timeout == inf else request.timeout
+            outcome = request.code or "ok"
+            self._recorder.add(
+                Arrival(self._epoch + request.received_at, request.model, request.rows, timeout, outcome)
+            )
+
+    def latest(self, most: int = REMEMBERED) -> Mapping[str, list[dict[str, Any]]]:
+        """The latest requests and dispatches, oldest first, as JSON has them; instants in seconds since 1970."""
+        requests, dispatches = [], []
+        for request in list(self._ended)[-most:]:
+            told = {"at": self._epoch + request.received_at, **request._asdict()}
+            del told["received_at"]
+            told["request_id"] = request.request_id.decode("latin-1")
+            told["timeout"] = None if request.timeout == inf else request.timeout
+            told["stages"] = None if request.stages is None else dict(zip(STAGES, request.stages, strict=True))
+            requests.append(told)
+        for dispatch in self._dispatches.latest(most):
+            model = dispatch.model_id.rpartition("@")[0]
+            told = {"at": self._epoch + dispatch.began_at, "model": model, **dispatch._asdict()}
+            del told["began_at"]
+            dispatches.append(told)
+        return {"requests": requests, "dispatches": dispatches}
+
+    def write_out(self, path: Path) -> None:
+        """Keep all of it in a file, for who looks at what is left of the process."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(orjson.dumps(self.latest()))
+        except OSError as error:
+            logger.error("the latest requests and dispatches could not be kept: %s", error)
+        else:
+            logger.error("the latest requests and dispatches are in %s", path)
+
+    def _tell(self, request: EndedRequest, headers: HeaderList) -> None:
+        key, now = (request.model, request.code), request.received_at + request.seconds
+        told_at, suppressed = self._told.get(key, (-inf, 0))
+        if now - told_at < LINE_EVERY_SECONDS:
+            self._told[key] = told_at, suppressed + 1
+            return
+        self._told[key] = now, 0
+        facts = {
+            "model": request.model,
+            "code": request.code,
+            "request_id": request.request_id.decode("latin-1"),
+            "trace_id": trace_id(headers),
+            "ms": _milliseconds(request.seconds),
+            **{f"{name}_ms": _milliseconds(s) for name, s in zip(STAGES, request.stages or (), strict=False) if s},
+            "rows": request.rows,
+            "batch_rows": request.batch_rows,
+            "batch_size": request.batch_size,
+            "bytes": request.nbytes,
+            "suppressed": suppressed or None,
+        }
+        what = "slow" if request.code is None else "dropped" if request.code in DROP_REASONS else "failed"
+        logger.warning(
+            "request %s", what, extra={"facts": {name: value for name, value in facts.items() if value is not None}}
+        )
+
+
+def trace_id(headers: HeaderList) -> str | None:
+    """The trace that a W3C `traceparent` names."""
+    for name, value in headers:
+        if name == b"traceparent":
+            parts = value.decode("latin-1").split("-")
+            if len(parts) >= 4 and len(parts[1]) == _TRACE_ID and set(parts[1]) <= set("0123456789abcdef"):
+                return parts[1]
+    return None
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1e3, 3)

@@ -1,0 +1,146 @@
+"""What the command line shows: tables, progress and complaints; plain lines where nobody looks at a terminal."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from app.api.status_client import Status
+from app.runtime.trial import Compiled, Execution
+
+#: Characters that a line may have in a file, where nobody would unfold it.
+_FILE_WIDTH = 1000
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def console(*, error: bool = False) -> Console:
+    """Standard output or error, whatever stands for it now. Texts are shown as they are."""
+    found = Console(stderr=error, markup=False, highlight=False, emoji=False)
+    if not found.is_terminal:
+        found.width = _FILE_WIDTH
+    return found
+
+
+def tell(kind: str, lines: Iterable[str]) -> None:
+    """One line each on standard error, however long."""
+    for line in lines:
+        console(error=True).print(f"{kind}: {' '.join(line.split())}", soft_wrap=True)
+
+
+def progress(verb: str, paths: Sequence[Path]) -> Iterator[Path]:
+    """The paths, one by one, with a moving line that says which it is, or a line each."""
+    shown = console(error=True)
+    if not shown.is_terminal:
+        for number, path in enumerate(paths, 1):
+            shown.print(f"[{number}/{len(paths)}] {verb} {path.name}")
+            yield path
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=shown, transient=True) as bar:
+        task = bar.add_task(verb, total=len(paths))
+        for path in paths:
+            bar.update(task, description=f"{verb} {path.name}")
+            yield path
+            bar.advance(task)
+
+
+def compiled_table(found: Iterable[Compiled]) -> Table:
+    """A row for each bundle."""
+    table = _table(["model", "form"], ["weights", "scratch"], ["batches"], ["time"], ["found"])
+    for each in found:
+        how = "compiled" if each.entry.made else "cached"
+        table.add_row(*_facts(each), human_seconds(each.seconds), how if each.bundle.model_file is not None else "")
+    return table
+
+
+def check_table(found: Compiled, runs: Iterable[Execution]) -> Group:
+    """A line on the bundle, then a row for each (variant, size)."""
+    name, form, weights, scratch, batches = _facts(found)
+    table = _table(["variant"], ["size", "per run", "per row", "memory"])
+    for run in runs:
+        size = str(run.size) if found.spec.sizes(run.variant) else "any"
+        costs = [human_seconds(run.seconds), human_seconds(run.seconds / run.size), human_bytes(run.scratch_bytes)]
+        table.add_row(run.variant, size, *(["does not run"] if run.fault else costs))
+    return Group(Text(f"{name}: {form} weights of {weights}, scratch {scratch}, batches {batches}"), table)
+
+
+def status_table(status: Status) -> Group:
+    """The node in a line, a row for each model, and what is wrong."""
+    table = _table(
+        ["model", "state"], ["weights"], ["on device"], ["queue", "requests", "failed", "dropped", "rows/run"],
+        ["wait p50", "wait p99", "share", "target"],
+    )  # fmt: skip
+    for model in status["models"]:
+        table.add_row(model["name"], model["state"], *_serving(model["serving"]))
+    faults = [f"{model['name']}: {model['reason']}" for model in status["models"] if model["reason"]]
+    faults += [f"{path}: {fault}" for path, fault in status["problems"].items()]
+    return Group(Text(_node(status)), table, *[Text(fault, style="red") for fault in faults])
+
+
+def human_bytes(count: float) -> str:
+    """A number of bytes in three digits and a unit."""
+    for unit in _UNITS[:-1]:
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} {_UNITS[-1]}"
+
+
+def human_seconds(seconds: float) -> str:
+    """A time in three digits and a unit."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 0.9995:
+            return f"{seconds * factor:.3g} {unit}" if seconds < 999.5 else f"{seconds:.0f} s"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def _table(*columns: Sequence[str]) -> Table:
+    """Columns by heading: every second group holds numbers."""
+    table = Table()
+    for index, group in enumerate(columns):
+        for heading in group:
+            table.add_column(heading, justify="right" if index % 2 else "left", no_wrap=True)
+    return table
+
+
+def _facts(found: Compiled) -> list[str]:
+    entry = found.entry
+    numbers = [human_bytes(entry.weight_bytes), human_bytes(entry.scratch_bytes)]
+    return [found.spec.name, entry.form, *numbers, found.verdict]
+
+
+def _node(status: Status) -> str:
+    limit = status["device_memory_limit_bytes"]
+    memory = human_bytes(status["device_memory_in_use_bytes"]) + (f" of {human_bytes(limit)}" if limit else "")
+    device = status["backend"] if status["device"] == status["backend"] else f"{status['backend']} {status['device']}"
+    return ", ".join(
+        [
+            f"{device}{'' if status['alive'] else ' (not alive)'}",
+            f"{status['discipline']}, {status['control_mode']}",
+            f"queue {status['queue_depth']}",
+            f"memory {memory}, weights {human_bytes(status['resident_weight_bytes'])}",
+        ]
+    )
+
+
+def _serving(serving: Status | None) -> list[str]:
+    if serving is None:
+        return []
+    dispatches = serving["dispatches"]
+    return [
+        human_bytes(serving["weight_bytes"]),
+        "yes" if serving["resident"] else "no",
+        str(serving["queue_depth"]),
+        str(serving["requests"]),
+        str(serving["failed"]),
+        str(sum(serving["dropped"].values())),
+        f"{serving['rows'] / dispatches:.2f}" if dispatches else "",
+        human_seconds(serving["wait_p50"]),
+        human_seconds(serving["wait_p99"]),
+        f"{serving['share_actual']:.0%}",
+        f"{serving['share_target']:.0%}",
+    ]
