@@ -48,7 +48,7 @@ class Admission:
         """As far as it is known; monotonic seconds, infinite where there is none."""
         self.timings = Timings()
         self.rows: int | None = None
-        self.batch: tuple[int, int] | None = None
+        self.batch: tuple[int | None, int | None] = (None, None)
         """Rows and compiled size of the dispatch that answered it."""
 
     def divert(self, deadline: float) -> Generation | None:
@@ -87,19 +87,18 @@ class Admission:
             code, received_at = self._code if code is UNSAID else code, head.received_at
             now = self._engine.clock()
             seconds = now - received_at
-            self._engine.end(generation, code, seconds)
+            self._engine.end(generation, code, seconds, stages)
             if code is None:
-                generation.account.passed(stages)
                 generation.account.answered_at = now
-            model, timeout = generation.bundle.spec.name, self.deadline - received_at
-            batch_rows, batch_size = self.batch or (None, None)
-            self._journal.ended(
-                EndedRequest(
-                    received_at, model, self.request_id, code, seconds, timeout, self.rows, batch_rows, batch_size,
-                    self._nbytes, stages,
-                ),
-                head.headers,
+            batch_rows, batch_size = self.batch
+            facts = (
+                received_at, generation.bundle.spec.name, self.request_id, code, seconds, self.deadline - received_at,
+                self.rows, batch_rows, batch_size, self._nbytes, stages,
             )  # fmt: skip
+            if code is None and self._journal.only_remembers:
+                self._journal.remember(facts)
+            else:
+                self._journal.ended(EndedRequest._make(facts), head.headers)
 
 
 class Deadline:

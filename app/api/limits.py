@@ -24,8 +24,10 @@ class InFlight:
             raise TooManyRequests(f"{self._max_requests} requests are in flight, as many as this server takes")
         if held >= self._max_per_model:
             raise TooManyRequests(f"{self._max_per_model} requests for model {model!r} are in flight: one model's most")
-        if nbytes:
-            self.grow(nbytes, 0)
+        if nbytes > self.max_body_bytes or self.nbytes + nbytes > self._max_bytes:
+            self.grow(nbytes, 0)  # it says what is wrong
+        else:
+            self.nbytes += nbytes
         self.requests += 1
 
     def grow(self, nbytes: int, already: int) -> None:

@@ -25,6 +25,7 @@ from app.engine.request import InferRequest, InferResult, Timings
 from app.engine.watchdog import Watchdog
 from app.repository.hooks import HookContext
 from app.runtime import batch
+from app.runtime.accounts import NO_STAGES
 from app.runtime.control import Control
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.fallbacks import can_stand_in, fallback_of
@@ -99,6 +100,8 @@ class Engine:
         """
         self.leases.take(generation)
         generation.account.accepted += 1
+        if deadline == inf and generation.holders.count <= self._max_pieces:
+            return generation  # no reason to look: each look takes the lock
         try:
             self._check(generation, deadline)
         except ServingError as refusal:
@@ -127,9 +130,11 @@ class Engine:
         generation.account.diverted += 1
         return other
 
-    def end(self, generation: Generation, code: str | None, seconds: float) -> None:
-        """The request that began ended with an error of that `code`, None for an answer."""
-        generation.account.close(code, seconds)
+    def end(
+        self, generation: Generation, code: str | None, seconds: float, stages: tuple[float, ...] = NO_STAGES
+    ) -> None:
+        """The request that began ended with an error of that `code`, None for an answer, which took so long."""
+        generation.account.close(code, seconds, stages)
         self.leases.give_back(generation)
 
     async def infer(self, request: InferRequest) -> InferResult:
@@ -170,7 +175,7 @@ class Engine:
         return self._hooks.run(fn, *args, **kwargs)
 
     def _check(self, generation: Generation, deadline: float) -> None:
-        """Refuse what the queue would refuse, where there is reason to look: each look takes the lock."""
+        """Refuse what the queue would refuse, where there is reason to look."""
         if generation.bundle.spec.is_meta:
             return  # its sub-calls are queued, and refused, as any other request
         if deadline < inf or generation.holders.count > self._max_pieces:

@@ -54,11 +54,24 @@ def test_accepted_requests_are_answered_failed_dropped_or_in_flight(ends, more):
 def test_a_latency_falls_into_the_first_bucket_whose_bound_it_does_not_exceed(seconds, bucket):
     account = Account(accepted=1)
     account.close(None, seconds)
-    assert account.latency_buckets == [int(index == bucket) for index in range(len(LATENCY_BOUNDS) + 1)]
-    assert account.latency_sum == seconds
+    assert account.latency.buckets == [int(index == bucket) for index in range(len(LATENCY_BOUNDS) + 1)]
+    assert account.latency.total == seconds
+
+
+def test_histograms_hold_every_request_whenever_they_are_read():
+    account = Account(accepted=5000)
+    stages = (0.001, 0.0, 0.25, 0.0, 0.5, 0.0, 0.00001)
+    for number in range(5000):
+        account.close(None if number % 5 else "internal", 0.02, stages)
+        if number % 777 == 0:
+            assert sum(account.latency.buckets) == number + 1
+    assert sum(account.latency.buckets) == account.ok + account.failed == 5000
+    assert account.latency.total == pytest.approx(100.0)
+    assert [sum(each.buckets) for each in account.stages] == [4000, 0, 4000, 0, 4000, 0, 4000]
+    assert account.stages[4].total == pytest.approx(2000.0)
 
 
 def test_accounts_share_nothing():
     left, right = Account(), Account()
     left.close("cancelled", 1.0)
-    assert (right.dropped, sum(right.latency_buckets)) == (0, 0)
+    assert (right.dropped, sum(right.latency.buckets)) == (0, 0)

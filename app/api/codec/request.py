@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from sys import maxsize
 from typing import Any
 
@@ -86,15 +87,20 @@ class Decoder:
 
 
 def _header_size(text: str, body_size: int) -> int:
+    size = _length(text)
+    if size > body_size:
+        raise InvalidRequest(
+            f"Inference-Header-Content-Length: the inference header size should be in range (0, {body_size}), "
+            f"got {show(text.strip())}"
+        )
+    return size
+
+
+@lru_cache(256)  # clients repeat themselves, and this took longer than all else that is done with the header
+def _length(text: str) -> int:
     digits = text.strip(" \t")
     if not (digits.isascii() and digits.isdigit()):
         raise InvalidRequest(
             f"Inference-Header-Content-Length must be the length of the JSON part in bytes, got {show(text)}"
         )
-    size = int(digits) if len(digits) < 20 else maxsize
-    if size > body_size:
-        raise InvalidRequest(
-            f"Inference-Header-Content-Length: the inference header size should be in range (0, {body_size}), "
-            f"got {show(digits)}"
-        )
-    return size
+    return int(digits) if len(digits) < 20 else maxsize
