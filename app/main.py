@@ -86,7 +86,7 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
     on_demand = weights.comes_and_goes and not external
     executor = Executor(weights, clock)
     dispatcher = Dispatcher(Scheduler(config, background_loads=on_demand), executor, clock)
-    keeper = ResidencyKeeper(backend, weights, dispatcher, clock, config.compaction_interval)
+    keeper = ResidencyKeeper(backend, weights, dispatcher, clock, config.compaction_interval, external=external)
     executor.rebuild = keeper.rebuild
     dispatcher.tend = keeper.tend if on_demand else None
     loader = Loader(backend, Builder(settings.cache_dir))

@@ -225,7 +225,7 @@ def running_stage(root, arena, external, runtime, changes):
     executor = Executor(weights, clock)
     on_demand = weights.comes_and_goes and not external
     dispatcher = Dispatcher(Scheduler(config, background_loads=on_demand), executor, clock)
-    keeper = ResidencyKeeper(backend, weights, dispatcher, clock, config.compaction_interval)
+    keeper = ResidencyKeeper(backend, weights, dispatcher, clock, config.compaction_interval, external=external)
     executor.rebuild = keeper.rebuild
     dispatcher.tend = keeper.tend if on_demand else None
     loader = Loader(backend)

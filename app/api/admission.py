@@ -1,4 +1,6 @@
-"""What an admitted request holds until it ends: its place in the counts, and its deadline."""
+"""What an admitted request holds until it ends: its place in the counts, and its timer."""
+
+from math import inf
 
 from app.api.compression import decompress
 from app.api.exchange import Buffer, RequestHead
@@ -15,10 +17,20 @@ UNSAID = "unsaid"
 
 
 class Admission:
-    """An admitted request's place in the in-flight counts; given back once."""
+    """An admitted request's place in the in-flight counts, given back once, and its deadline as it becomes known.
 
-    __slots__ = ("_code", "_engine", "_in_flight", "_journal", "_nbytes", "_open", "asked", "batch", "deadline",
-                 "generation", "head", "headers", "request_id", "rows", "timings")  # fmt: skip
+    By header and by model at first, by its parameters later: `deadline` is in monotonic seconds, infinite where there
+    is none; `watch` fails what the request awaits when it passes. Event loop only.
+    """
+
+    # On the class, for what is the same in most: an attribute that is set costs each request.
+    _open = True
+    _code: str | None = Cancelled.reason
+    _expiry: Expiry | None = None
+    rows: int | None = None
+    batch: tuple[int | None, int | None] = (None, None)
+    """Rows and compiled size of the dispatch that answered it."""
+    watch: Watch = staticmethod(unwatched)
 
     def __init__(
         self,
@@ -36,8 +48,6 @@ class Admission:
         self._in_flight = in_flight
         self._journal = journal
         self._nbytes = head.content_length or 0
-        self._open = True
-        self._code: str | None = Cancelled.reason
         self.head = head
         self.headers = headers
         self.request_id = request_id
@@ -45,11 +55,25 @@ class Admission:
         """What the client named; `generation`, which serves the request, may be its fallback."""
         self.generation = generation
         self.deadline = deadline
-        """As far as it is known; monotonic seconds, infinite where there is none."""
         self.timings = Timings()
-        self.rows: int | None = None
-        self.batch: tuple[int | None, int | None] = (None, None)
-        """Rows and compiled size of the dispatch that answered it."""
+
+    def start_timer(self, now: float) -> None:
+        """Let a finite deadline fail what is awaited from now on."""
+        if self.deadline < inf:
+            self._expiry = Expiry(self.deadline - now)
+            self.watch = self._expiry.watch
+
+    def tighten(self, timeout: float, now: float) -> None:
+        """The request itself allows so many seconds; the tightest counts."""
+        if self.head.received_at + timeout < self.deadline:
+            self.stop_timer()
+            self.deadline = self.head.received_at + timeout
+            self.start_timer(now)
+
+    def stop_timer(self) -> None:
+        """The request has its answer."""
+        if self._expiry is not None:
+            self._expiry.cancel()
 
     def divert(self, deadline: float) -> Generation | None:
         """Go to the fallback, one step only; it, or None where there is none that can take the request."""
@@ -67,10 +91,10 @@ class Admission:
             raise
         self._nbytes += nbytes
 
-    async def unpack(self, body: Buffer, coding: str, deadline: "Deadline") -> bytes:
+    async def unpack(self, body: Buffer, coding: str) -> bytes:
         """The plain body of a compressed one, which counts from now on. Raises as `decompress` and `grow` do."""
         most = self._in_flight.max_body_bytes
-        plain = await deadline.watch(self._engine.offload(decompress, body, coding, most))
+        plain = await self.watch(self._engine.offload(decompress, body, coding, most))
         self.grow(len(plain) - self._nbytes)
         return plain
 
@@ -99,36 +123,3 @@ class Admission:
                 self._journal.remember(facts)
             else:
                 self._journal.ended(EndedRequest._make(facts), head.headers)
-
-
-class Deadline:
-    """The deadline of one request as it becomes known: by header and by model at first, by its parameters later.
-
-    `at` is in monotonic seconds, counted from complete request headers, infinite where there is none; `watch` fails
-    what the request awaits when it passes. Event loop only.
-    """
-
-    __slots__ = ("_expiry", "_received_at", "at", "watch")
-
-    def __init__(self, admission: Admission) -> None:
-        self._received_at = admission.head.received_at
-        self._expiry: Expiry | None = None
-        self.at = admission.deadline
-        self.watch: Watch = unwatched
-
-    def begin(self, now: float) -> None:
-        """Start the timer of a finite deadline."""
-        self._expiry = Expiry(self.at - now)
-        self.watch = self._expiry.watch
-
-    def tighten(self, timeout: float, now: float) -> None:
-        """The request itself allows so many seconds; the tightest counts."""
-        if self._received_at + timeout < self.at:
-            self.cancel()
-            self.at = self._received_at + timeout
-            self.begin(now)
-
-    def cancel(self) -> None:
-        """The request has its answer."""
-        if self._expiry is not None:
-            self._expiry.cancel()

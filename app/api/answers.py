@@ -206,7 +206,11 @@ class Answers:
         self._state.total_requests += 1
         if reply.headers is not self._headers or self._state.default_headers is not self._defaults:
             self._open(reply)
-        size = sum([buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in reply.body])
+        body = reply.body
+        if len(body) == 1 and type(body[0]) is bytes:
+            size = len(body[0])
+        else:
+            size = sum([buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in body])
         ends = not exchange.keep_alive or self._says_close or (self.draining and not self._waiting)
         head = [STATUS_LINE[reply.status], self._lines, *[b"%b: %b\r\n" % header for header in reply.fresh]]
         head.append(_LAST_LINES[ends and not self._says_close, exchange.old and not ends] % size)

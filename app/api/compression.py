@@ -56,9 +56,14 @@ def choose(accept: bytes) -> str | None:
     return best if best_weight >= weights.get("identity", 0.0) else None
 
 
+def worth_compressing(buffers: Sequence[Buffer]) -> bool:
+    """Whether an answer is large enough to be compressed; most are not, whatever their clients accept."""
+    return sum(map(len, buffers)) >= MIN_COMPRESSED
+
+
 def compress(buffers: Sequence[Buffer], coding: str) -> list[Buffer] | None:
     """An answer compressed, None where that does not make it a tenth smaller. Mostly without the interpreter."""
-    if sum(map(len, buffers)) < MIN_COMPRESSED:
+    if not worth_compressing(buffers):
         return None
     sample = memoryview(max(buffers, key=len)).cast("B")[:_SAMPLE]
     if len(zlib.compress(sample, _LEVEL)) > 0.9 * len(sample):

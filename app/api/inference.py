@@ -7,12 +7,12 @@ from itertools import count
 from math import inf
 
 from app.api.access import Access, Door
-from app.api.admission import UNSAID, Admission, Deadline
+from app.api.admission import UNSAID, Admission
 from app.api.codec.aside import LARGE_JSON, parse_large
 from app.api.codec.head import parse_head
 from app.api.codec.reply import Encoded, Encoder
 from app.api.codec.request import Decoded, Decoder, Parse
-from app.api.compression import compress
+from app.api.compression import compress, worth_compressing
 from app.api.errors import error_reply
 from app.api.exchange import Buffer, Reply, RequestHead, Ticket
 from app.api.headers import InferHeaders, read_headers, request_id_of
@@ -97,8 +97,11 @@ class Inference:
             code = error.code if isinstance(error, ServingError) else "internal"
             seconds, nbytes = self.engine.clock() - head.received_at, head.content_length or 0
             model = head.model if head.model in self.engine.registry.public else None
+            timeout = inf if head.read is None else head.read.timeout
+            if model is not None and (serving := self.engine.registry.serving.get(model)) is not None:
+                timeout = min(timeout, (serving.policy.default_timeout_ms or inf) / 1e3)
             self.journal.ended(
-                EndedRequest(head.received_at, model, request_id, code, seconds, inf, nbytes=nbytes), head.headers
+                EndedRequest(head.received_at, model, request_id, code, seconds, timeout, nbytes=nbytes), head.headers
             )
         return self._failed(error, request_id)
 
@@ -109,68 +112,80 @@ class Inference:
         """Answer an admitted request; every failure becomes a reply. Cancelling withdraws the request."""
         assert isinstance(ticket, Admission)
         code: str | None = UNSAID  # stands when the caller goes away
-        deadline = Deadline(ticket)
         try:
-            reply = await self._answer(ticket, body, deadline)
+            reply = await self._answer(ticket, body)
             code = None
         except Exception as error:
             reply = self._failed(error, ticket.request_id)
             code = error.code if isinstance(error, ServingError) else "internal"
         finally:
-            if deadline.at < inf:
-                deadline.cancel()
+            if ticket.deadline < inf:
+                ticket.stop_timer()
             ticket.release(code)
         return reply
 
-    async def _answer(self, admission: Admission, body: Buffer, deadline: Deadline) -> Reply:
+    async def _answer(self, admission: Admission, body: Buffer) -> Reply:
         engine, headers = self.engine, admission.headers
         began = engine.clock()
-        if deadline.at < inf:
-            deadline.begin(began)
+        if admission.deadline < inf:
+            admission.start_timer(began)
         if len(body) <= IN_PLACE_BYTES and headers.content_encoding is None:
             decoded = self._decode(admission, body)
         else:
-            decoded = await self._decode_elsewhere(admission, body, deadline)
+            decoded = await self._decode_elsewhere(admission, body)
         decoded_at, timings = engine.clock(), admission.timings
         timings.decode = decoded_at - began
         admission.rows = admission.generation.bundle.spec.client_rows(decoded.inputs)
         if decoded.timeout_us is not None:
-            deadline.tighten(decoded.timeout_us / 1e6, decoded_at)
-            admission.deadline = deadline.at
+            admission.tighten(decoded.timeout_us / 1e6, decoded_at)
         request = InferRequest(
-            admission.generation, decoded.inputs, decoded_at, decoded.parameters, deadline.at, deadline.watch, timings
+            admission.generation,
+            decoded.inputs,
+            decoded_at,
+            decoded.parameters,
+            admission.deadline,
+            admission.watch,
+            timings,
         )
         try:
             result = await engine.infer(request)
         except ESCAPES:
-            other = admission.divert(deadline.at)
-            if other is None:
-                raise
-            result = await engine.infer(request._replace(generation=other))
+            result = await self._escape(admission, request)
         answered_at = engine.clock()
         admission.batch = result.batch_rows, result.batch_size
         diverted_from = None if result.generation is admission.asked else admission.head.model
-        if headers.coding is None and _small(result.outputs):
+        if _small(result.outputs):
             encoded = self._encode(decoded, result, diverted_from)
         else:
-            encode = self._encode if headers.coding is None else partial(self._encode_compressed, headers.coding)
-            encoded = await deadline.watch(engine.offload(encode, decoded, result, diverted_from))
+            encoded = await admission.watch(engine.offload(self._encode, decoded, result, diverted_from))
+        if headers.coding is not None and worth_compressing(encoded.body):
+            encoded = await admission.watch(engine.offload(_compressed, headers.coding, encoded))
         now = engine.clock()
         timings.encode = now - answered_at
-        if deadline.at < inf:
+        if admission.deadline < inf:
             engine.learn_reply(result.generation, now - result.executed_at)
         fresh = ((b"server-timing", server_timing(timings)), (b"x-request-id", admission.request_id))
         return Reply(200, encoded.headers, encoded.body, fresh)
 
-    async def _decode_elsewhere(self, admission: Admission, body: Buffer, deadline: Deadline) -> Decoded:
+    async def _escape(self, admission: Admission, request: InferRequest) -> InferResult:
+        """Let the fallback answer what its own model refuses (the refusal is being handled, and stands otherwise)."""
+        other = admission.divert(admission.deadline)
+        if other is None:
+            raise
+        bundle = other.bundle
+        if bundle.spec.text_inputs and bundle.hooks.preprocess is None:
+            bundle.spec.check_text(request.inputs)
+        return await self.engine.infer(request._replace(generation=other))
+
+    async def _decode_elsewhere(self, admission: Admission, body: Buffer) -> Decoded:
         """Decode what is compressed or large: not on the event loop, and large JSON not in this process."""
         headers = admission.headers
         if headers.content_encoding is not None:
-            body = await admission.unpack(body, headers.content_encoding, deadline)
+            body = await admission.unpack(body, headers.content_encoding)
         if self._aside is None or _json_size(len(body), headers.header_length) <= LARGE_JSON:
-            return await deadline.watch(self.engine.offload(self._decode, admission, body))
+            return await admission.watch(self.engine.offload(self._decode, admission, body))
         parse = partial(parse_large, self._aside.ask)
-        return await deadline.watch(self._aside.run(self._decode, admission, body, parse))
+        return await admission.watch(self._aside.run(self._decode, admission, body, parse))
 
     def _decode(self, admission: Admission, body: Buffer, parse: Parse = parse_head) -> Decoded:
         generation, header_length = admission.generation, admission.headers.header_length
@@ -197,14 +212,6 @@ class Inference:
         generation = result.generation
         return self._encoder.encode(decoded, generation.model_id, generation.bundle.spec, result.outputs, parameters)
 
-    def _encode_compressed(
-        self, coding: str, decoded: Decoded, result: InferResult, diverted_from: str | None
-    ) -> Encoded:
-        """The answer in the coding that its client asked for, where that makes it smaller."""
-        encoded = self._encode(decoded, result, diverted_from)
-        body = compress(encoded.body, coding)
-        return encoded if body is None else Encoded((*encoded.headers, (b"content-encoding", coding.encode())), body)
-
     def _failed(self, error: Exception, request_id: bytes) -> Reply:
         if not isinstance(error, ServingError):
             logger.error("request %s failed", request_id.decode("latin-1"), exc_info=error)
@@ -212,6 +219,11 @@ class Inference:
         reply = error_reply(error, request_id.decode("latin-1"))
         reply.fresh = ((b"x-request-id", request_id),)
         return reply
+
+
+def _compressed(coding: str, encoded: Encoded) -> Encoded:
+    body = compress(encoded.body, coding)
+    return encoded if body is None else Encoded((*encoded.headers, (b"content-encoding", coding.encode())), body)
 
 
 def _json_size(size: int, header_length: str | None) -> int:

@@ -98,6 +98,7 @@ class Journal:
         """Keep all of it in a file, for who looks at what is left of the process."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(mode=0o600)
             path.write_bytes(orjson.dumps(self.latest()))
         except OSError as error:
             logger.error("the latest requests and dispatches could not be kept: %s", error)

@@ -87,5 +87,5 @@ def _models(routes: APIRouter, engine: Engine) -> None:
             raise ModelNotFound(f"unknown model {model!r}")
         serves = entry.state is ModelState.READY and entry.generation is not None
         if serves:
-            engine.resolve(model, version)  # refuses as it would a request, such as without weights on the device
+            engine.check_serves(model, version)  # such as without weights on the device, or a model that it calls
         return JSONResponse({"name": model, "ready": serves}, 200 if serves else 503)

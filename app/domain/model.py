@@ -145,9 +145,10 @@ class ModelSpec:
             for index, element in enumerate(tensors[name].flat):
                 try:
                     element.decode()
-                except UnicodeDecodeError as error:
+                except (UnicodeDecodeError, AttributeError) as error:
+                    fault = getattr(error, "reason", f"{type(element).__name__}, not bytes")
                     raise InvalidRequest(
-                        f"input {name!r} of model {self.name!r} is text: element {index} is not UTF-8 ({error.reason})"
+                        f"input {name!r} of model {self.name!r} is text: element {index} is not UTF-8 ({fault})"
                     ) from None
 
     def rows_of(self, tensors: Tensors) -> int:

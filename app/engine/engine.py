@@ -87,10 +87,16 @@ class Engine:
         """The generation that serves a name now. Raises `ShuttingDown`, `ModelNotFound` or `ModelUnavailable`."""
         if self._refusing:
             raise ShuttingDown("the server is shutting down")
+        if version is None and (serving := self.registry.serving.get(name)) is not None:
+            return serving
         generation = self.registry.resolve_public(name, version)
         if not generation.resident:
             raise ModelUnavailable(f"the weights of model {name!r} are not on the device", reason="not_resident")
         return generation
+
+    def check_serves(self, name: str, version: str | None) -> None:
+        """Raise what a request for the model would be refused with now."""
+        self._meta_runner.models_of(self.resolve(name, version))
 
     def begin(self, generation: Generation, deadline: float, received_at: float) -> Generation:
         """A request begins on a generation that was just resolved; pair it with `end`.
@@ -117,7 +123,9 @@ class Engine:
         name = fallback_of(generation)
         entry = self.registry.entries.get(name) if name is not None else None
         other = entry.generation if entry is not None else None
-        if other is None or not can_stand_in(generation.bundle.spec, other.bundle.spec):
+        if other is None or not other.resident or fallback_of(other):
+            return None
+        if not can_stand_in(generation.bundle.spec, other.bundle.spec):
             return None
         try:
             self._check(other, deadline)
@@ -269,4 +277,5 @@ def _account_for(parts: list[Part], enqueued_at: float, timings: Timings) -> Dis
         dispatches = {id(part.facts): part.facts for part in parts}.values()
         timings.load = sum(each.load_seconds for each in dispatches)
         timings.compute = sum(each.compute_seconds for each in dispatches)
+        timings.queue = max(facts.ended_at - enqueued_at - timings.load - timings.compute, 0.0)
     return facts

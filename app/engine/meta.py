@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 
-from app.domain.errors import Cancelled, HookFailed, InvalidRequest, ModelUnavailable, ServingError
+from app.domain.errors import Cancelled, HookFailed, InvalidRequest, ModelNotFound, ModelUnavailable, ServingError
 from app.domain.tensors import Tensors
 from app.engine.hook_calls import checked, postprocess, preprocess
 from app.engine.leases import Leases
@@ -46,12 +46,11 @@ class MetaRunner:
 
     async def infer(self, request: InferRequest) -> InferResult:
         """Answer one request to a meta model. Raises a `ServingError`; a cancelled call stops at its next sub-call."""
-        calls = request.generation.bundle.spec.meta_models or ()
-        models = {name: self._called(request, name) for name in calls}
+        models = self.models_of(request.generation)
         for generation in models.values():
             self._leases.take(generation)
         call = MetaCall(request, models, self._dispatcher, self._cutter, self._clock)
-        pool = self._metas if calls else self._hooks
+        pool = self._metas if models else self._hooks
         try:
             outputs = await request.watch(pool.run(call.run))
         except BaseException:
@@ -63,13 +62,15 @@ class MetaRunner:
                 self._leases.give_back(generation)
         return InferResult(request.generation, outputs, call.timings, call.rows, call.size, self._clock())
 
-    def _called(self, request: InferRequest, name: str) -> Generation:
-        """The generation of a sub-model as it is now; the whole run stays with it. Raises `ModelUnavailable`."""
-        entry = self._registry.entries.get(name)
-        if entry is None or entry.generation is None or not entry.generation.resident:
-            meta = request.generation.bundle.spec.name
-            raise ModelUnavailable(f"meta model {meta!r} calls model {name!r}, which is not there: /status says why")
-        return entry.generation
+    def models_of(self, generation: Generation) -> dict[str, Generation]:
+        """The models that a meta model calls, as they are now; a run stays with them. Raises `ModelUnavailable`."""
+        spec, found = generation.bundle.spec, {}
+        for name in spec.meta_models or ():
+            entry = self._registry.entries.get(name)
+            if entry is None or entry.generation is None or not entry.generation.resident:
+                raise _not_there(spec.name, name)
+            found[name] = entry.generation
+        return found
 
 
 class MetaCall:
@@ -118,15 +119,17 @@ class MetaCall:
             logger.exception("meta model %s failed", self._name)
             raise HookFailed(f"run of meta model {self._name!r} failed") from error
         timings = self.timings
+        spent = timings.compute + timings.load + timings.queue
+        timings.preprocess = max(self._clock() - begun - spent, 0.0)
         timings.queue += begun - self._request.decoded_at
-        timings.preprocess = max(self._clock() - begun - timings.compute - timings.load, 0.0)
         return checked(f"run of meta model {self._name!r} returned", outputs, bundle.spec.client_outputs)
 
     def __call__(self, name: str, inputs: Tensors) -> Tensors:
         """Run a declared model on client-facing tensors, by reference; its client-facing outputs.
 
         Raises `HookFailed` for a model that `calls` does not declare, tensors that are not as it declares them, and
-        calls at the same time; what the model's hooks and its execution raise; `Cancelled` when nobody waits any more.
+        calls at the same time; `ModelUnavailable` for a model that was unloaded meanwhile; what the model's hooks and
+        its execution raise; `Cancelled` when nobody waits any more.
         """
         generation = self._models.get(name)
         if generation is None:
@@ -136,8 +139,20 @@ class MetaCall:
             )
         if self._pending:
             raise HookFailed(f"meta model {self._name!r} called model {name!r} while another call runs: one at a time")
-        spec, hooks = generation.bundle.spec, generation.bundle.hooks
+        spec = generation.bundle.spec
         tensors = checked(f"meta model {self._name!r} called model {name!r} with", inputs, spec.client_inputs)
+        try:
+            return self._answer(generation, tensors)
+        except ModelNotFound as error:  # the meta model, which is what the client asked for, is still there
+            raise _not_there(self._name, name) from error
+
+    def cancel(self) -> None:
+        """Nobody waits any more: what is queued is withdrawn, and the next call raises (event loop)."""
+        self._cancelled = True
+        self._withdraw()
+
+    def _answer(self, generation: Generation, tensors: Tensors) -> Tensors:
+        spec, hooks = generation.bundle.spec, generation.bundle.hooks
         context = HookContext(spec.name, self.parameters, self.deadline)
         ready = tensors if hooks.preprocess is None else preprocess(hooks.preprocess, tensors, context, spec)
         parts = self._execute(generation, tensors, ready)
@@ -145,11 +160,6 @@ class MetaCall:
         if len(parts) > 1:
             outputs = batch.join([part.outputs for part in parts], spec.outputs)
         return outputs if hooks.postprocess is None else postprocess(hooks.postprocess, outputs, context, spec)
-
-    def cancel(self) -> None:
-        """Nobody waits any more: what is queued is withdrawn, and the next call raises (event loop)."""
-        self._cancelled = True
-        self._withdraw()
 
     def _execute(self, generation: Generation, client_inputs: Tensors, inputs: Tensors) -> list[Part]:
         now = self._clock()
@@ -184,15 +194,22 @@ class MetaCall:
             raise Cancelled("nobody waits for the answer any more")
 
     def _account_for(self, pieces: list[PendingRequest], parts: list[Part], now: float) -> None:
-        timings = self.timings
+        timings, compute, load = self.timings, 0.0, 0.0
         for facts in {id(part.facts): part.facts for part in parts}.values():
-            timings.compute += facts.compute_seconds
-            timings.load += facts.load_seconds
+            compute += facts.compute_seconds
+            load += facts.load_seconds
             self.rows, self.size = facts.rows, facts.size
-        timings.queue += max(parts[-1].facts.started_at - now, 0.0)
+        waited = max(parts[-1].facts.ended_at - now - compute, 0.0)
+        timings.compute += compute
+        timings.load += min(load, waited)
+        timings.queue += max(waited - load, 0.0)
         self.compute_seconds += sum(
             [
                 part.facts.compute_seconds * piece.rows / part.facts.rows
                 for piece, part in zip(pieces, parts, strict=True)
             ]
         )
+
+
+def _not_there(meta: str, name: str) -> ModelUnavailable:
+    return ModelUnavailable(f"meta model {meta!r} calls model {name!r}, which is not there: /status says why")

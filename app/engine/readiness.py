@@ -1,8 +1,11 @@
 """When the server says that it is ready: once the models of the start are settled, until it drains or dies."""
 
+import logging
 from collections.abc import Iterable, Mapping
 
 from app.runtime.registry import ModelEntry, ModelState
+
+logger = logging.getLogger(__name__)
 
 
 class Readiness:
@@ -17,6 +20,8 @@ class Readiness:
     def expect(self, names: Iterable[str]) -> None:
         """The models of the start are known and have a state (any thread: one assignment)."""
         self._expected = frozenset(names)
+        if missing := sorted(self._required - self._expected):
+            logger.warning("not ready before these required models are loaded: %s", ", ".join(missing))
 
     def ready(self, entries: Mapping[str, ModelEntry], alive: bool) -> bool:
         """Whether load balancers should send requests here."""

@@ -9,10 +9,11 @@ from typing import Any
 from app.backends.base import Backend
 from app.engine.digests import PolicyDigests
 from app.runtime.dispatcher import Dispatcher
+from app.runtime.holdings import ModelResidency
 from app.runtime.hook_pool import HookPool
 from app.runtime.registry import Generation, ModelEntry, ModelRegistry
 from app.runtime.watcher import RepositoryWatcher
-from app.runtime.weights import ModelResidency, WeightCache
+from app.runtime.weights import WeightCache
 from app.scheduling.stats import ModelStats, SchedulerStats, quantile
 
 
@@ -210,6 +211,9 @@ def _models(
         generation = entries[name].generation
         if generation is not None and (calls := generation.bundle.spec.meta_models) is not None:
             model = _with_parts(model, generation, tuple(known[each] for each in calls if each in known))
+            missing = [each for each in calls if each not in known or known[each].serving is None]
+            if missing and not model.reason:
+                model = replace(model, reason=f"calls {', '.join(missing)}, not loaded: load that too")
         if name in public:
             told.append(model)
     return tuple(told)

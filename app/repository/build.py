@@ -35,7 +35,7 @@ class Builder:
 
     def __init__(self, cache_dir: Path, seconds: float = BUILD_SECONDS) -> None:
         self._built = cache_dir / "built"
-        self._scratch = cache_dir / "scratch"
+        self._scratch = cache_dir / "building"  # not the compile cache's: that one removes what it does not know
         self._seconds = seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False

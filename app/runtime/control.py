@@ -112,7 +112,7 @@ class Control:
 
     def free(self, generation: Generation) -> None:
         """Take a retired generation off the device, after the commands already queued (any thread)."""
-        self._dispatcher.call(lambda: self._free(generation, generation.bundle.spec.name))
+        self._dispatcher.post(lambda: self._free(generation, generation.bundle.spec.name))
 
     def stop(self) -> concurrent.futures.Future[None]:
         """Free every model (the last command before the dispatcher stops)."""
@@ -139,7 +139,7 @@ class Control:
             policy = self._policy_for(name)
             loaded = self._loader.compile(path, policy.padding)
             hooks = loaded.bundle.hooks
-            costs = self._bring(model_id, loaded, policy.residency)
+            costs = self._bring(name, model_id, loaded, policy.residency)
             self._on_dispatcher(lambda: self._commit(name, model_id, change, loaded, costs))
         except Exception as error:
             hooks.close()
@@ -149,13 +149,13 @@ class Control:
             self._on_dispatcher(lambda: self._abandon(name, model_id, change, reason))
             raise
 
-    def _bring(self, model_id: str, loaded: CompiledBundle, floor: Residency | None) -> warmup.Costs:
+    def _bring(self, name: str, model_id: str, loaded: CompiledBundle, floor: Residency | None) -> warmup.Costs:
         """Bring a model to the device as far as it has to be there now; what its executions cost.
 
         One that was measured before, on this machine, and whose weights may come and go, waits for its first request.
         """
         entry, spec, sample = loaded.entry, loaded.bundle.spec, loaded.bundle.sample
-        self._on_dispatcher(lambda: self._weights.add(model_id, entry, spec, floor))
+        self._on_dispatcher(lambda: self._weights.add(model_id, entry, spec, self._floor(name, floor)))
         if spec.is_meta:
             return {}
         known = entry.costs if entry.costs.keys() >= set(warmup.shapes(spec)) else None
@@ -171,6 +171,12 @@ class Control:
             known = warmup.warm_up(model, spec, sample, self._between_dispatches, self._clock)
             self._loader.remember(loaded, known, seconds)
         return known
+
+    def _floor(self, name: str, configured: Residency | None) -> Residency | None:
+        """Where operators move weights, what they last said of the version that serves goes on (dispatcher thread)."""
+        entry = self._registry.entries.get(name)
+        old = entry.generation if entry is not None else None
+        return configured if old is None or not self._stay_resident else self._weights.floor(old.model_id)
 
     def _must_stay(self, floor: Residency | None) -> bool:
         return self._stay_resident or floor is Residency.DEVICE

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from app.domain.errors import DeadlineExceeded, ServingError, ShuttingDown
-from app.runtime.executor import Outcome
-from app.runtime.pending import PendingRequest, deliver, fail
+from app.runtime.executor import Executes, Outcome
+from app.runtime.pending import PendingRequest, deliver, fail, refuse_late
 from app.runtime.recent import DispatchLog
 from app.scheduling.scheduler import Decision, Dispatch, Scheduler
 from app.scheduling.stats import SchedulerStats
@@ -26,16 +26,6 @@ NOW = -inf
 
 #: Starts what weight load is needed: (models wanted, models with queued work, now) → when to look again.
 Tend = Callable[[Sequence[str], Collection[str], float], float]
-
-
-class Executes(Protocol):
-    """What carries a dispatch out: `Executor`."""
-
-    def execute(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
-        """Run one dispatch."""
-
-    def terminate(self) -> None:
-        """Ask the running execution to end; any thread; sets a flag and returns."""
 
 
 class Dispatcher:
@@ -147,6 +137,17 @@ class Dispatcher:
                 self._wake()
         return future
 
+    def post(self, command: Callable[[], None]) -> None:
+        """As `call`, for who does not wait: an error is logged, since nobody else would hear of it."""
+
+        def run() -> None:
+            try:
+                command()
+            except Exception:
+                logger.exception("a command of the server's own failed")
+
+        self.call(run)
+
     @contextmanager
     def locked(self) -> Iterator[Scheduler[PendingRequest]]:
         """The scheduler, under the lock. Nothing slow and nothing foreign belongs in the block."""
@@ -207,7 +208,7 @@ class Dispatcher:
             with self._lock:
                 decision = self._decide(now)
         if decision.expired:
-            _refuse_late(decision.expired, now)
+            refuse_late(decision.expired, now)
         dispatch = decision.dispatch
         if dispatch is None:
             return NOW if decision.expired else min(decision.wake_at, look_at)
@@ -223,8 +224,8 @@ class Dispatcher:
 
     def _settle(self, dispatch: Dispatch[PendingRequest], outcome: Outcome) -> None:
         """Book the dispatch, then answer: whoever has an answer finds it in the counters."""
-        parts, seconds, error, begun_at, ended_at = outcome
-        gap = max(begun_at - max(self._free_since, dispatch.waiting_since), 0.0)
+        parts, seconds, error, begun_at, ended_at, load_seconds = outcome
+        gap = 0.0 if load_seconds else max(begun_at - max(self._free_since, dispatch.waiting_since), 0.0)
         self._free_since = ended_at
         self.log.ran(dispatch, outcome, gap)
         failed: Sequence[PendingRequest] = dispatch.requests
@@ -289,11 +290,3 @@ class Dispatcher:
         with self._lock:
             orphans = self._scheduler.drain()
         fail(orphans, error)
-
-
-def _refuse_late(requests: Sequence[PendingRequest], now: float) -> None:
-    """Answer what the scheduler dropped: its time was up, or it could not have been done in time."""
-    expired = [request for request in requests if request.due <= now]
-    infeasible = [request for request in requests if request.due > now]
-    fail(expired, DeadlineExceeded("the deadline passed while the request was queued"))
-    fail(infeasible, DeadlineExceeded("the request could not be done by its deadline", reason="infeasible_dispatch"))

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from app.backends.base import LoadedModel
 from app.domain.batch_safety import Padding
@@ -28,11 +28,23 @@ class Outcome(NamedTuple):
     error: ServingError | None
     begun_at: float
     ended_at: float
+    load_seconds: float = 0.0
+    """What the weight load took that its first request waited for."""
 
     @property
     def may_be_one_requests_fault(self) -> bool:
         """Whether running the requests apart could serve some: not after a timeout, or when memory or device failed."""
         return isinstance(self.error, ExecutionFailed) and self.error.code == ExecutionFailed.reason
+
+
+class Executes(Protocol):
+    """What carries a dispatch out: `Executor`."""
+
+    def execute(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
+        """Run one dispatch."""
+
+    def terminate(self) -> None:
+        """Ask the running execution to end; any thread; sets a flag and returns."""
 
 
 class Executor:
@@ -43,6 +55,7 @@ class Executor:
         self._clock = clock
         self._specs: dict[str, tuple[ModelSpec, Padding]] = {}
         self._running: LoadedModel | None = None
+        self._begun = 0.0
         self._lost: set[str] = set()  # models that left the device to come back, and did not
         self.rebuild: Callable[[str], None] | None = None
         """Makes room on the device and a model's sessions anew, after a run that found no memory."""
@@ -58,7 +71,7 @@ class Executor:
 
     def execute(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
         """Run one dispatch. Raises nothing that a batch can cause."""
-        begun = self._clock()
+        self._begun = self._clock()
         try:
             return self._run_with_room(dispatch)
         except ExecutionFailed as failure:
@@ -74,7 +87,7 @@ class Executor:
             logger.exception("execution of model %s failed", dispatch.model_id)
             error = ExecutionFailed("the execution failed")
         ended = self._clock()
-        return Outcome(None, ended - begun, error, begun, ended)
+        return Outcome(None, ended - self._begun, error, self._begun, ended)
 
     def terminate(self) -> None:
         """Ask the running execution to end (any thread); harmless when none runs."""
@@ -95,6 +108,7 @@ class Executor:
         self._lost.add(model_id)
         rebuild(model_id)
         self._lost.discard(model_id)
+        self._begun = self._clock()  # what it took to make room is no time of the model's
         return self._run(dispatch)
 
     def _run(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
@@ -118,4 +132,4 @@ class Executor:
         )
         waited = self._weights.loaded_since(dispatch.model_id, requests[0].enqueued_at)
         facts = DispatchFacts(started, waited, seconds, dispatch.rows, dispatch.size)
-        return Outcome([Part(share, facts) for share in shares], seconds, None, begun, ended)
+        return Outcome([Part(share, facts) for share in shares], seconds, None, begun, ended, waited)

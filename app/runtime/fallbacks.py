@@ -1,11 +1,14 @@
 """The escape route: which model answers when another cannot in time, and what must hold for that."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from app.domain.errors import BundleError
 from app.domain.model import ModelSpec
 from app.domain.tensors import TensorSpec
 from app.runtime.registry import Generation, ModelEntry
+
+logger = logging.getLogger(__name__)
 
 
 def fallback_of(generation: Generation) -> str | None:
@@ -19,10 +22,11 @@ def can_stand_in(spec: ModelSpec, other: ModelSpec) -> bool:
 
 
 def check_fallbacks(name: str, generation: Generation, entries: Mapping[str, ModelEntry]) -> None:
-    """Check the fallback of a model that comes, or changes, and those that name it as theirs.
+    """Check the fallback of a model that comes, or changes, and look at those that name it as theirs.
 
     Raises `BundleError` for a chain, a model that falls back to itself, or tensors that differ. A fallback that is
-    not loaded is none: it is checked when it comes.
+    not loaded is none; where it comes later and does not do, that is logged, since it is not its own fault, and the
+    other model goes on without.
     """
     own = fallback_of(generation)
     if own == name:
@@ -31,7 +35,10 @@ def check_fallbacks(name: str, generation: Generation, entries: Mapping[str, Mod
         _check_pair(name, generation, own, fallback)
     for user, entry in entries.items():
         if user != name and entry.generation is not None and fallback_of(entry.generation) == name:
-            _check_pair(user, entry.generation, name, generation)
+            try:
+                _check_pair(user, entry.generation, name, generation)
+            except BundleError as error:
+                logger.warning("%s: that fallback is not used", error.message)
 
 
 def _served(name: str, entries: Mapping[str, ModelEntry]) -> Generation | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from app.domain.errors import Cancelled, ServingError
+from app.domain.errors import Cancelled, DeadlineExceeded, ServingError
 from app.domain.model import MergeKey
 from app.domain.tensors import Tensors
 from app.scheduling.request import QueuedRequest
@@ -113,6 +113,14 @@ def deliver(requests: Sequence[PendingRequest], results: Sequence[Part | Serving
 def fail(requests: Sequence[PendingRequest], error: ServingError) -> None:
     """Fail every request with an error of its own, equal to `error` (a shared one would grow a shared traceback)."""
     deliver(requests, [type(error)(error.message, reason=error.code) for _ in requests])
+
+
+def refuse_late(requests: Sequence[PendingRequest], now: float) -> None:
+    """Answer what the scheduler dropped: its time was up, or it could not have been done in time."""
+    expired = [request for request in requests if request.due <= now]
+    infeasible = [request for request in requests if request.due > now]
+    fail(expired, DeadlineExceeded("the deadline passed while the request was queued"))
+    fail(infeasible, DeadlineExceeded("the request could not be done by its deadline", reason="infeasible_dispatch"))
 
 
 def _settle(outcomes: Sequence[tuple[asyncio.Future[Part], Part | ServingError]]) -> None:

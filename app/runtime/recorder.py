@@ -42,7 +42,7 @@ class Recorder:
     def start(self) -> None:
         """Make the directory and begin. Raises `OSError` where that cannot be written."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.touch()
+        self.path.touch(mode=0o600)
         self._thread.start()
 
     def add(self, arrival: Arrival) -> None:
@@ -57,6 +57,8 @@ class Recorder:
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join()
+        if self.lost:
+            logger.warning("%d arrivals were not recorded", self.lost)
 
     def _run(self) -> None:
         stopping = False
@@ -68,8 +70,12 @@ class Recorder:
                 logger.error("arrivals are not recorded: %s", error)
 
     def _write(self) -> None:
-        waiting = self._waiting
-        lines = [json.dumps(waiting.popleft()._asdict()) + "\n" for _ in range(len(waiting))]
-        if lines:
+        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if not waiting:
+            return
+        try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.writelines(lines)
+                file.writelines([json.dumps(each._asdict()) + "\n" for each in waiting])
+        except OSError:
+            self.lost += len(waiting)
+            raise

@@ -61,6 +61,8 @@ class ModelRegistry:
     def __init__(self) -> None:
         self._entries: Mapping[str, ModelEntry] = MappingProxyType({})
         self._public = self._entries
+        self.serving: Mapping[str, Generation] = {}
+        """What answers clients now, by name: a short way to `resolve_public` for those that are there in full."""
 
     @property
     def public(self) -> Mapping[str, ModelEntry]:
@@ -85,6 +87,8 @@ class ModelRegistry:
         internal = _internal(entries)
         self._entries = MappingProxyType(entries)
         self._public = MappingProxyType({name: entry for name, entry in entries.items() if name not in internal})
+        served = [(name, entry.generation) for name, entry in self._public.items()]
+        self.serving = {name: each for name, each in served if each is not None and each.resident}
 
     def name_of(self, model_id: str) -> str:
         """The name under which a generation serves now. Raises `ModelNotFound`."""

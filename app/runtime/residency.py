@@ -43,7 +43,7 @@ class Compaction(NamedTuple):
 class ResidencyKeeper:
     """Keeps the weights of the models that have work on the device. Dispatcher thread, unless said otherwise.
 
-    `compact_every` compacts after so many loads on demand; 0 for never.
+    `compact_every` compacts after so many loads on demand; 0 for never. `external` says that operators move weights.
     """
 
     def __init__(
@@ -53,12 +53,15 @@ class ResidencyKeeper:
         dispatcher: Dispatcher,
         clock: Callable[[], float],
         compact_every: int = 0,
+        *,
+        external: bool = False,
     ) -> None:
         self._backend = backend
         self._weights = weights
         self._dispatcher = dispatcher
         self._clock = clock
         self._compact_every = compact_every
+        self._external = external
         self._loads = 0
         self._loading: str | None = None
         self._remaking: set[str] = set()
@@ -74,10 +77,10 @@ class ResidencyKeeper:
         `queued` are the models with queued work. The device is free: nothing runs. One load at a time: each takes a
         core from serving.
         """
-        if self._loading is not None or not self._weights.knows(model_id := wanted[0]):
-            return inf
         weights = self._weights
-        needed, on_demand = weights.weight_bytes(model_id), weights.budget.on_demand
+        if self._loading is not None or not weights.knows(model_id := wanted[0]) or weights.is_reserved(model_id):
+            return inf
+        needed, on_demand = weights.needed_bytes(model_id), weights.budget.on_demand
         plan = plan_load(needed, weights.evictable(queued), on_demand, now, taken=weights.taken_bytes)
         if plan.victims is None:
             return plan.look_again_at
@@ -107,17 +110,21 @@ class ResidencyKeeper:
             prepared = self._backend.prepare(entry, spec)
         except Exception as error:
             failure = error
-            self._dispatcher.call(lambda: self._failed(model_id, failure))
+            self._dispatcher.post(lambda: self._failed(model_id, failure))
         else:
             seconds = self._clock() - begun
-            self._dispatcher.call(lambda: self._arrived(model_id, prepared, seconds))
+            self._dispatcher.post(lambda: self._arrived(model_id, prepared, seconds))
 
     def _arrived(self, model_id: str, prepared: Prepared, seconds: float) -> None:
         self._loading = None
-        if not self._weights.knows(model_id):
-            prepared.load().unload()  # it was unloaded meanwhile
+        if not self._weights.knows(model_id) or self._weights.is_resident(model_id):
+            prepared.load().unload()  # it was unloaded meanwhile, or an operator was faster
             return
-        self.load_now(model_id, prepared, seconds)
+        try:
+            self.load_now(model_id, prepared, seconds)
+        except Exception as error:
+            self._failed(model_id, error)
+            return
         self._weights.release(model_id)
         self._loads += 1
         if self._compact_every and self._loads % self._compact_every == 0:
@@ -151,10 +158,10 @@ class ResidencyKeeper:
 
         def begin() -> None:
             try:
-                remake(model_id).add_done_callback(lambda _: self._dispatcher.call(end))
+                remake(model_id).add_done_callback(lambda _: self._dispatcher.post(end))
             except ServingError as error:
                 logger.error("model %s cannot be compiled anew: %s", model_id, error)
-                self._dispatcher.call(end)
+                self._dispatcher.post(end)
 
         def end() -> None:
             self._remaking.discard(model_id)
@@ -175,7 +182,8 @@ class ResidencyKeeper:
         if weights.comes_and_goes and forced:
             with self._dispatcher.locked() as scheduler:
                 queued = scheduler.busy()
-            self._evict(plan_room(needed, weights.evictable(queued), on_demand - weights.taken_bytes))
+            room = on_demand - weights.taken_bytes
+            self._evict(plan_room(weights.needed_bytes(model_id), weights.evictable(queued), room))
         elif weights.comes_and_goes and needed > (free := weights.free_bytes(model_id)):
             raise OutOfMemory(
                 f"the weights have {needed} bytes, and of the {weights.budget.pool} that weights may fill {free} are "
@@ -214,13 +222,14 @@ class ResidencyKeeper:
     def rebuild(self, model_id: str) -> None:
         """After a run that found no memory: free what may leave, and make the model's sessions anew.
 
-        Raises `ServingError` when that fails: then the model is on the device no more.
+        Where operators move the weights, nobody else leaves. Raises `ServingError` when that fails: then the model is
+        on the device no more.
         """
         entry, spec = self._weights.source(model_id)
-        if self._weights.comes_and_goes:
+        if self._weights.comes_and_goes and not self._external:
             self._evict([each.model_id for each in self._weights.evictable(()) if each.model_id != model_id])
         self._weights.evict(model_id)
-        self._weights.shrink()
+        self._weights.shrink(compaction=False)
         begun = self._clock()
         try:
             prepared = self._backend.prepare(entry, spec)
@@ -247,9 +256,15 @@ class ResidencyKeeper:
         try:
             prepared = self._backend.prepare(*source)
             seconds = self._clock() - begun
-            self._dispatcher.call(lambda: self.load_now(model_id, prepared, seconds)).result()
+            self._dispatcher.call(lambda: self._brought(model_id, prepared, seconds)).result()
         finally:
-            self._dispatcher.call(lambda: self._weights.release(model_id))
+            self._dispatcher.post(lambda: self._weights.release(model_id))
+
+    def _brought(self, model_id: str, prepared: Prepared, seconds: float) -> None:
+        if self._weights.is_resident(model_id):
+            prepared.load().unload()
+        else:
+            self.load_now(model_id, prepared, seconds)
 
     def submit(self, job: Callable[[], T]) -> concurrent.futures.Future[T]:
         """Run a job on the weights thread. The future raises `ShuttingDown` once the server ends."""

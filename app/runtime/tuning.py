@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from app.domain.batch_safety import Verdict, judge
 from app.domain.config import ModelPolicy, Residency
 from app.domain.errors import BundleError, InvalidRequest, ModelUnavailable, Unsupported
 from app.runtime.dispatcher import Dispatcher
@@ -54,6 +55,7 @@ class Tuning:
             generation = replace(old, policy=change(old.policy))
             if generation.policy.residency != old.policy.residency:
                 raise Unsupported("residency is not changed by a policy: use /admin/set_residency")
+            self._check_padding(old, generation)
             try:
                 check_fallbacks(name, generation, self._registry.entries)
             except BundleError as error:
@@ -86,6 +88,8 @@ class Tuning:
                     "the server moves weights by itself: set_residency needs model_control_mode=explicit, or set "
                     "scheduler.models.<name>.residency"
                 )
+            if self._registry.resolve(name).bundle.spec.is_meta:
+                raise Unsupported(f"meta model {name!r} has no weights of its own: move those of the models it calls")
             model_id = self._registry.resolve(name).model_id
             if residency is not Residency.DEVICE:
                 self._keeper.take_off([model_id])
@@ -107,13 +111,15 @@ class Tuning:
 
         def change() -> Compaction:
             models, freed = self._dispatcher.call(begin).result()
-            for model_id in models:
-                self._keeper.bring(model_id)
-            after = self._dispatcher.call(look).result()
+            try:
+                for model_id in models:
+                    self._keeper.bring(model_id)
+            finally:
+                after = self._dispatcher.call(look).result()
             return Compaction(freed.before_bytes, after)
 
         def begin() -> tuple[list[str], Compaction]:
-            models = [self._registry.resolve(name).model_id for name in reload]
+            models = [each for name in reload for each in self._weights_of(name)]
             freed = self._keeper.compact()
             return models if self._weights.comes_and_goes else [], freed
 
@@ -126,11 +132,29 @@ class Tuning:
 
     # dispatcher thread
 
+    def _weights_of(self, name: str) -> list[str]:
+        """The model ids whose weights a name stands for: of a meta model those of the models it calls."""
+        generation = self._registry.resolve(name)
+        calls = generation.bundle.spec.meta_models
+        return [generation.model_id] if calls is None else [self._registry.resolve(each).model_id for each in calls]
+
+    def _check_padding(self, old: Generation, new: Generation) -> None:
+        """Raise `Unsupported` for padding under which batches, which are verified at a load, are not safe."""
+        spec = new.bundle.spec
+        if new.policy.padding == old.policy.padding or not spec.coalescible or spec.is_meta:
+            return
+        probe = self._weights.source(new.model_id)[0].batch_probe
+        safety = judge(spec.outputs, probe, spec.batch_check, new.policy.padding or spec.padding)
+        if safety.verdict is Verdict.UNSAFE and spec.batch_check.verify == "enforce":
+            raise Unsupported(f"with that padding the batches of the model are not safe: {safety.reason}")
+
     def _see(self, name: str) -> None:
         """Let requests know whether the weights are where an operator has to bring them; those queued are refused."""
         entry = self._registry.entries.get(name)
         if not self._external or entry is None or (generation := entry.generation) is None:
             return
+        if generation.bundle.spec.is_meta:
+            return  # it has no weights: those of the models it calls are looked at when it runs
         resident = self._weights.is_resident(generation.model_id)
         if resident != generation.resident:
             self._put(name, replace(generation, resident=resident))

@@ -44,6 +44,7 @@ class RepositoryWatcher:
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self._last = Scan({}, {})
         self._applied: dict[str, Found] = {}
+        self._blind = False
         self.problems: dict[Path, str] = {}
         """What is wrong in the model directories, swapped whole."""
 
@@ -72,12 +73,18 @@ class RepositoryWatcher:
         self._last = self._look()
         self._applied = dict(self._last.bundles)
         names = [name for name in self._applied if _matches(name, self._startup)]
-        self._control.announce(self._applied.keys() - names, names, self._on_started)
+        self._blind = self._sees_nothing()
+        if self._blind:
+            logger.error("not ready: no model directory can be read: %s", ", ".join(map(str, self.problems)))
+        self._control.announce(self._applied.keys() - names, names, _nobody if self._blind else self._on_started)
         return [self._control.load_model(name, self._applied[name].path) for name in names]
 
     def look_again(self) -> list[Pending]:
         """Carry out what changed and has been the same for two looks."""
         last, self._last = self._last, self._look(self._last)
+        if self._blind and not self._sees_nothing():
+            self._blind = False
+            self._on_started(())
         settled = {
             name: found
             for name in self._last.bundles.keys() | self._applied.keys()
@@ -86,6 +93,10 @@ class RepositoryWatcher:
         pending = self._carry_out(diff(self._applied, settled))
         self._applied = settled
         return pending
+
+    def _sees_nothing(self) -> bool:
+        """Whether no model directory could be read: a wrong path, which must not look like a server without models."""
+        return bool(self._roots) and not self._last.bundles and self.problems.keys() >= set(self._roots)
 
     def _settled(self, name: str, last: Scan) -> Found | None:
         now = self._last.bundles.get(name)
@@ -139,3 +150,7 @@ class RepositoryWatcher:
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _nobody(_: Iterable[str]) -> None:
+    """For what is not to be told."""

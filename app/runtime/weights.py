@@ -2,45 +2,16 @@
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
 from math import inf
 
 from app.backends.base import Backend, CacheEntry, LoadedModel, Prepared
 from app.domain.config import Residency, RuntimeConfig
 from app.domain.errors import ModelNotFound, ModelUnavailable
 from app.domain.model import ModelSpec
+from app.runtime.holdings import ModelResidency, WeightSnapshot
 from app.scheduling.residency import Budget, Resident, budget
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelResidency:
-    """One model at one instant: bytes and seconds."""
-
-    model_id: str
-    weight_bytes: int
-    floor: Residency
-    resident: bool
-    provider: str
-    """The execution provider that runs it; empty while it is not resident."""
-    loads: int
-    evicts: int
-    load_seconds: float
-    """Sum over its loads."""
-
-
-@dataclass(frozen=True, slots=True)
-class WeightSnapshot:
-    """What is where, and what the budget is; `arena` 0 where every model stays resident."""
-
-    arena: int
-    budget: Budget
-    scratch_bytes: int
-    pinned_bytes: int
-    resident_bytes: int
-    compactions: int
-    models: tuple[ModelResidency, ...]
 
 
 class _Held:
@@ -101,6 +72,8 @@ class WeightCache:
     def put(self, model_id: str, prepared: Prepared, seconds: float, now: float) -> LoadedModel:
         """Take over a prepared model that took so many seconds to load. Raises `ModelNotFound`."""
         held = self._find(model_id)
+        if held.model is not None:
+            held.model.unload()
         held.model = prepared.load()
         held.loaded_at = held.used_at = now
         held.load_seconds = seconds
@@ -188,11 +161,28 @@ class WeightCache:
         for model_id in tuple(self._held):
             self.drop(model_id)
 
-    def shrink(self) -> None:
-        """Give the memory back that executions left in the arenas, and count a compaction."""
+    def shrink(self, *, compaction: bool = True) -> None:
+        """Give the memory back that executions left in the arenas, and count a compaction, if it is one."""
         self._backend.shrink()
-        self._compactions += 1
+        self._compactions += compaction
         self._publish()
+
+    def needed_bytes(self, model_id: str) -> int:
+        """What a model takes of the budget on demand; nothing where it is pinned, which has its place already.
+
+        Raises `ModelNotFound`.
+        """
+        held = self._find(model_id)
+        return 0 if held.floor is Residency.DEVICE else held.entry.weight_bytes
+
+    def floor(self, model_id: str) -> Residency:
+        """The least place a model may sink to. Raises `ModelNotFound`."""
+        return self._find(model_id).floor
+
+    def is_reserved(self, model_id: str) -> bool:
+        """Whether a model is on its way, or not in service yet; False for one that is not known."""
+        held = self._held.get(model_id)
+        return held is not None and held.reserved
 
     @property
     def budget(self) -> Budget:

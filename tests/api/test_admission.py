@@ -221,3 +221,16 @@ def test_gaps_do_not_count_the_time_in_which_nothing_waited(stage):
     stage.answer()
     assert stage.stats().gap_seconds < 60.0
     assert sum(stage.stats().gap_buckets) == 2
+
+
+async def test_a_refusal_from_the_headers_is_remembered_with_the_deadline_it_had(stage, handler):
+    stage.policies["other"] = ModelPolicy(default_timeout_ms=300)
+    for name in ("m", "other"):
+        stage.load(name)
+        slow(stage, name)
+    await ask(handler, "m", timeout_ms=500)
+    await ask(handler, "other", timeout_ms=500)
+    await ask(handler, "absent", timeout_ms=500)
+    assert [(each["model"], each["timeout"]) for each in handler.journal.latest()["requests"]] == [
+        ("m", 0.5), ("other", 0.3), (None, 0.5)
+    ]  # fmt: skip

@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 
+from app.domain.config import Residency
 from app.domain.errors import (
     BundleError,
     DeadlineExceeded,
@@ -15,7 +16,9 @@ from app.domain.errors import (
     ModelNotFound,
     ModelUnavailable,
     QueueFull,
+    Unsupported,
 )
+from app.engine.request import InferRequest
 from tests.builders import rows_of
 
 pytestmark = pytest.mark.anyio
@@ -422,3 +425,45 @@ async def test_the_log_says_what_the_client_does_not(stage, load_meta, caplog):
         await ask(stage)
     formatter = logging.Formatter()
     assert any("secret" in formatter.format(record) for record in caplog.records)
+
+
+async def test_the_stages_of_a_request_are_no_longer_than_the_request(stage, load_meta):
+    stage.backend.cost = lambda variant, size: 1.0
+    stage.load("a", sizes=(1,))
+    load_meta("def run(inputs, call):\n    call('a', inputs)\n    return call('a', inputs)\n", ["a"])
+    for name, rows in (("meta", 1), ("a", 3)):
+        began = stage.clock()
+        generation = stage.registry.resolve(name)
+        stage.engine.leases.take(generation)
+        result = await stage.engine.infer(InferRequest(generation, {"x": rows_of(0, rows)}, began))
+        stage.engine.leases.give_back(generation)
+        assert sum(result.timings.stages) <= stage.clock() - began
+        assert result.timings.compute == pytest.approx(2.0 if name == "meta" else 3.0, abs=0.1)
+
+
+async def test_meta_models_have_no_weights_that_an_operator_could_move(make_stage):
+    stage = make_stage(arena=5000, external=True)
+    stage.load("a")
+    path = write_meta(stage.root, "meta", ["a"], "def run(inputs, call):\n    return call('a', inputs)\n")
+    stage.control.load_model("meta", path).result(30)
+    stage.tuning.compact(["meta"]).result(30)
+    np.testing.assert_array_equal((await ask(stage, 5)).outputs["y"], rows_of(5, 1))
+    for residency in Residency:
+        with pytest.raises(Unsupported, match="move those of the models it calls"):
+            stage.tuning.set_residency("meta", residency).result(30)
+    stage.tuning.compact([]).result(30)
+    with pytest.raises(ModelUnavailable, match="'meta' calls model 'a', which is not there"):
+        await ask(stage, 5)
+
+
+async def test_a_meta_model_serves_once_the_models_it_calls_do(stage, load_meta):
+    stage.load("a")
+    load_meta()
+    [told] = stage.status().read().models
+    assert told.reason == "calls b, not loaded: load that too"
+    with pytest.raises(ModelUnavailable, match="calls model 'b'"):
+        stage.engine.check_serves("meta", None)
+    stage.load("b")
+    stage.engine.check_serves("meta", None)
+    [told] = stage.status().read().models
+    assert told.reason == ""

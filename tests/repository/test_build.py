@@ -80,7 +80,7 @@ def test_model_is_built_once_and_kept(cache_dir, build_dir, load, built):
     assert load().model_file == bundle.model_file
     assert load_bundle(build_dir, build=Builder(cache_dir)).digest == bundle.digest
     assert built() == ["example True"]
-    assert list((cache_dir / "scratch").iterdir()) == []
+    assert list((cache_dir / "building").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_external_data_lies_beside_the_model_and_counts(build_dir, package, load
 )
 def test_build_that_fails_is_named_and_leaves_nothing(complaint, cache_dir, text, said):
     assert complaint(text).startswith(said)
-    assert list((cache_dir / "scratch").iterdir()) == []
+    assert list((cache_dir / "building").iterdir()) == []
     assert not (cache_dir / "built").exists()
 
 

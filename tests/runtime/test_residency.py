@@ -5,6 +5,7 @@ from math import inf
 
 import pytest
 
+from app.domain.batch_safety import BatchProbe, Beside, Deviation
 from app.domain.config import ModelPolicy, Residency
 from app.domain.errors import (
     ExecutionFailed,
@@ -379,3 +380,99 @@ async def test_a_deadline_passes_while_weights_come(make_stage):
     assert stage.stats("a").queue_depth == 0
     gate.set()
     assert (await stage.infer({"x": rows_of(1, 1)}, "a", deadline=inf)).outputs["y"][0, 0] == 1.0
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_model_that_is_brought_twice_is_there_once(make_stage, external):
+    """Compaction with a reload, while the model has work: on demand and by order at once."""
+    stage = make_stage(arena=20, external=external)
+    put(stage, "a")
+    stage.tuning.compact(["a"]).result(30)
+    for row in range(5):
+        hold = stage.hold_run()
+        running = stage.ask(row, name="a")
+        hold.wait_entered()
+        waiting = [] if external else [stage.ask(row, name="a")]
+        change = stage.tuning.compact(["a"])
+        hold.open()
+        change.result(30)
+        for future in (running, *waiting):
+            future.result(30)
+        stage.settle()
+        assert [model.spec.name for model in stage.backend.loaded] == ["a"]
+        assert stage.weights.snapshot().resident_bytes == 10
+
+
+def test_in_explicit_mode_a_run_without_memory_takes_nobody_else_off(make_stage):
+    stage = make_stage(arena=30, external=True)
+    put(stage, "a", "b")
+    stage.backend.fail_next(OutOfMemory("full"))
+    assert stage.answer(3, name="a") == [3.0]
+    assert resident(stage) == ["a", "b"]
+    assert stage.weights.snapshot().compactions == 0
+
+
+def test_a_reload_in_compaction_that_fails_leaves_no_model_resident_in_name_only(make_stage):
+    stage = make_stage(arena=20, external=True)
+    put(stage, "a", "b")
+    stage.backend.on_prepare = lambda *_: (_ for _ in ()).throw(OutOfMemory("no room"))
+    with pytest.raises(OutOfMemory):
+        stage.tuning.compact(["a"]).result(30)
+    for name in "ab":
+        with pytest.raises(ModelUnavailable):
+            stage.engine.resolve(name, None)
+
+
+def test_weights_that_come_and_cannot_be_taken_over_are_a_failed_load(make_stage, monkeypatch, caplog):
+    stage = make_stage(arena=20)
+    put(stage, "a")
+
+    def refuse(*_):
+        monkeypatch.undo()
+        raise RuntimeError("CUDA error 700")
+
+    monkeypatch.setattr("app.backends.fake.FakePrepared.load", refuse)
+    with pytest.raises(ExecutionFailed):
+        stage.ask(name="a").result(30)
+    assert "CUDA error 700" in caplog.text
+    assert stage.answer(1, name="a") == [1.0]
+
+
+def test_what_nobody_waits_for_is_logged_when_it_fails(make_stage, caplog):
+    stage = make_stage()
+
+    def fail():
+        raise RuntimeError("nobody listens")
+
+    stage.dispatcher.post(fail)
+    stage.settle()
+    assert "nobody listens" in caplog.text
+    assert stage.dispatcher.alive
+
+
+def test_a_pinned_model_takes_its_room_once(make_stage):
+    stage = make_stage(arena=30)
+    put(stage, "a", "b")
+    stage.answer(name="a")
+    stage.answer(name="b")
+    put(stage, "pinned", residency=Residency.DEVICE)
+    assert resident(stage) == ["a", "b", "pinned"]
+
+
+def test_a_reload_in_explicit_mode_keeps_what_the_operator_said(make_stage):
+    stage = make_stage(arena=40, external=True)
+    put(stage, "a")
+    stage.tuning.set_residency("a", Residency.DEVICE).result(30)
+    put(stage, "a")
+    assert told(stage, "a").floor is Residency.DEVICE
+
+
+def test_padding_that_makes_batches_unsafe_is_not_set_on_a_running_server(make_stage):
+    stage = make_stage()
+    probe = BatchProbe((Deviation("y", Beside.ZEROS, "variant 'default', 2 rows", 0.5, 1.0),))
+    stage.backend.probes["a"] = probe
+    put(stage, "a", padding="repeat")
+    assert stage.registry.resolve("a").bundle.spec.coalescible
+    with pytest.raises(Unsupported, match="with that padding the batches of the model are not safe"):
+        stage.tuning.set_policy("a", lambda old: old.model_copy(update={"padding": "zeros"})).result(30)
+    stage.tuning.set_policy("a", lambda old: old.model_copy(update={"weight": 2.0})).result(30)

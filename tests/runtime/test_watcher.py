@@ -342,10 +342,18 @@ def test_a_directory_that_is_not_there_at_the_start_is_a_problem_and_its_bundles
     watcher = started(stage.watch(roots=[absent]))
     assert set(watcher.problems) == {absent}
     stage.settle()
-    assert stage.readiness.ready(stage.registry.entries, alive=True)
+    assert not stage.readiness.ready(stage.registry.entries, alive=True), "it would look like a server without models"
     write_identity_bundle(absent, "m")
     assert looked(watcher) == 0
     assert stage.states() == {"m": ("READY", "")}
+    assert stage.readiness.ready(stage.registry.entries, alive=True)
+
+
+def test_one_directory_of_two_that_cannot_be_read_keeps_nobody_from_being_ready(stage, write):
+    write("m")
+    started(stage.watch(roots=[stage.root / "absent", stage.root]))
+    stage.settle()
+    assert stage.readiness.ready(stage.registry.entries, alive=True)
 
 
 def test_a_problem_is_logged_when_it_comes_up_and_when_it_changes(stage, write, caplog):
