@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import os
 import socket
 import sys
 import time
@@ -28,6 +27,7 @@ from app.api.inference import Inference
 from app.api.journal import Journal
 from app.api.limits import InFlight
 from app.backends.base import Backend
+from app.backends.memory import usable_memory
 from app.backends.threads import usable_cores
 from app.domain.config import ModelPolicy
 from app.domain.errors import ShuttingDown
@@ -112,7 +112,7 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
     status = StatusReader(
         dispatcher, registry, weights, backend, device, hooks, watcher, engine.digests, settings.model_control_mode
     )
-    recorder = None if settings.record_dir is None else Recorder(settings.record_dir)
+    recorder = _recorder(settings)
     journal = Journal(clock, dispatcher.log, settings.slow_request_ms / 1e3 or inf, recorder)
     engine.watchdog.on_lost = partial(journal.write_out, recent_file(settings))
     access = Access(_secret(settings.endpoints.api_token), _admin_token(settings))
@@ -141,6 +141,18 @@ def _in_flight(settings: Settings) -> InFlight:
         settings.endpoints.max_inflight_bytes or usable_memory() // 4,
         settings.endpoints.max_body_bytes,
     )
+
+
+def _recorder(settings: Settings) -> Recorder | None:
+    if settings.record_dir is None:
+        return None
+    try:
+        return Recorder(settings.record_dir)
+    except OSError as error:
+        raise SettingsError(
+            f"INFERENCE_SERVER_RECORD_DIR={settings.record_dir}: cannot be written ({error.strerror}): name a "
+            f"directory that this user may write"
+        ) from error
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -198,6 +210,7 @@ def drainer(node: Node) -> Callable[[], Awaitable[None]]:
         logger.info("draining: not ready, serving for %g s more", settings.drain_delay_seconds)
         await asyncio.sleep(min(settings.drain_delay_seconds, limit - engine.clock()))
         engine.refuse()
+        node.loader.abandon()
         if not await engine.idle(limit - engine.clock()):
             logger.warning("giving up %d requests", engine.leases.total)
             engine.give_up()
@@ -221,19 +234,6 @@ def stop_node(node: Node) -> None:
     node.metas.stop(wait=False)
     if node.recorder is not None:
         node.recorder.stop()
-
-
-def usable_memory() -> int:
-    """Bytes of memory that this process may use: the machine's, or less where its control group says so."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            limit = Path(path).read_text().strip()
-        except OSError:
-            continue
-        if limit.isdigit():
-            return min(physical, int(limit))
-    return physical
 
 
 def admin_token_file(settings: Settings) -> Path:
@@ -290,8 +290,8 @@ def _admin_token(settings: Settings) -> str:
         token = make_admin_token(path)
     except OSError as error:
         raise SettingsError(
-            f"INFERENCE_SERVER_CACHE_DIR={settings.cache_dir}: cannot be written ({error.strerror}): name a directory "
-            f"that this user may write"
+            f"INFERENCE_SERVER_CACHE_DIR={settings.cache_dir}: cannot be written ({error.strerror}): name a "
+            f"directory that this user may write"
         ) from error
     logger.info("admin token: %s", path)
     return token

@@ -1,5 +1,6 @@
 """Admin commands and status."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, TypeVar
@@ -100,7 +101,7 @@ def router(engine: Engine, status: StatusReader, journal: Journal, settings: Set
 
     @routes.get("/admin/recent", summary="The latest requests and dispatches", response_model=Recent)
     async def recent(limit: Annotated[int, Query(ge=1, le=REMEMBERED)] = 1000) -> Response:
-        return await engine.offload(lambda: _json(journal.latest(limit)))
+        return await asyncio.to_thread(lambda: _json(journal.latest(limit)))
 
     return routes
 

@@ -118,6 +118,7 @@ class Inference:
         except Exception as error:
             reply = self._failed(error, ticket.request_id)
             code = error.code if isinstance(error, ServingError) else "internal"
+            error.__traceback__ = None  # its frames hold the body, and through the deadline the error itself
         finally:
             if ticket.deadline < inf:
                 ticket.stop_timer()

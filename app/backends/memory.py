@@ -39,6 +39,19 @@ def bound_heaps() -> None:
         _LIBC.mallopt(_M_TRIM_THRESHOLD, _LARGE)
 
 
+def usable_memory() -> int:
+    """Bytes of memory that this process may use: the machine's, or less where its control group says so."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limit = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if limit.isdigit():
+            return min(physical, int(limit))
+    return physical
+
+
 def trim_heap() -> None:
     """Give freed memory back to the system; 0.1 ms, 20 ms when there is much.
 

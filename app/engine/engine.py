@@ -233,7 +233,7 @@ class Engine:
 
     async def load_model(self, name: str) -> None:
         """Load or reload a model from its directory. Raises `ModelNotFound` or `BundleError`."""
-        path = await self.offload(self._watcher.find, name)
+        path = await asyncio.to_thread(self._watcher.find, name)  # not among the hooks: those may hang
         await asyncio.wrap_future(self._control.load_model(name, path))
 
     async def unload_model(self, name: str) -> None:

@@ -118,6 +118,8 @@ class MetaCall:
         except BaseException as error:  # also SystemExit: it ends this request, never the thread
             logger.exception("meta model %s failed", self._name)
             raise HookFailed(f"run of meta model {self._name!r} failed") from error
+        finally:
+            self._cancelled = True  # a thread that it left behind calls nothing more
         timings = self.timings
         spent = timings.compute + timings.load + timings.queue
         timings.preprocess = max(self._clock() - begun - spent, 0.0)

@@ -34,7 +34,8 @@ class HookPool:
         job = self._executor.submit(lambda: held.pop()())
         self._waiting += 1
 
-        def settle() -> None:
+        # Given the job instead of closing over it: it keeps its callbacks, and these would keep its result.
+        def settle(job: concurrent.futures.Future[T]) -> None:
             self._waiting -= 1
             if future.done():
                 return
@@ -45,9 +46,9 @@ class HookPool:
             else:
                 future.set_result(job.result())
 
-        def finished(_: concurrent.futures.Future[T]) -> None:
+        def finished(job: concurrent.futures.Future[T]) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(settle)
+                loop.call_soon_threadsafe(settle, job)
 
         self._awaited.add(future)
         future.add_done_callback(self._awaited.discard)

@@ -101,11 +101,15 @@ class Loader:
 
         What is dropped fails: a future that an executor cancels would leave those hanging who wait for several.
         """
+        self.abandon()
+        self._executor.shutdown(wait=True)
+
+    def abandon(self) -> None:
+        """Let loads end with `ShuttingDown`, those under way too; nothing waits for that (any thread)."""
         self._stopping = True
         if self._builder is not None:
             self._builder.close()
         self._backend.close()
-        self._executor.shutdown(wait=True)
 
 
 def admit(spec: ModelSpec, probe: BatchProbe, padding: Padding | None) -> ModelSpec:

@@ -33,16 +33,17 @@ class Recorder:
     """Appends to one file per start of the process, on a thread of its own. `add` is for the event loop."""
 
     def __init__(self, directory: Path) -> None:
+        """Make the directory and the file. Raises `OSError` where they cannot be written."""
         self.path = directory / f"arrivals-{datetime.now(UTC):%Y%m%dT%H%M%S.%f}.jsonl"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.touch(mode=0o600)
         self.lost = 0
         self._waiting: deque[Arrival] = deque()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
     def start(self) -> None:
-        """Make the directory and begin. Raises `OSError` where that cannot be written."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.touch(mode=0o600)
+        """Begin."""
         self._thread.start()
 
     def add(self, arrival: Arrival) -> None:

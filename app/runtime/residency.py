@@ -119,6 +119,7 @@ class ResidencyKeeper:
         self._loading = None
         if not self._weights.knows(model_id) or self._weights.is_resident(model_id):
             prepared.load().unload()  # it was unloaded meanwhile, or an operator was faster
+            self._weights.release(model_id)
             return
         try:
             self.load_now(model_id, prepared, seconds)

@@ -135,7 +135,7 @@ class RepositoryWatcher:
                 self.problems = dict.fromkeys(self._roots, f"a look failed, the log says where: {error!r}")
             else:
                 look = self._follow
-            if self._poll_seconds is None or self._stopping.wait(self._poll_seconds):
+            if self._poll_seconds is None or self._stopping.wait(min(self._poll_seconds, threading.TIMEOUT_MAX)):
                 return
 
     def _start(self) -> None:

@@ -1,7 +1,10 @@
 """A few named threads, and how much waits for them."""
 
 import asyncio
+import contextlib
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -71,3 +74,31 @@ async def test_the_end_joins_the_threads():
     assert await pool.run(lambda: 1) == 1
     await asyncio.to_thread(pool.stop)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ending")]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_a_job_made_is_gone_with_its_caller_and_waits_for_no_collection(pool, fails):
+    """A body of 60 MB that stays until the next full collection is memory that nothing counts."""
+
+    class Large:
+        pass
+
+    kept = []
+
+    def job():
+        made = Large()
+        kept.append(weakref.ref(made))
+        if fails:
+            raise ValueError("no")
+        return made
+
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            await pool.run(job)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await pool.run(lambda: None)  # the thread holds its last job until the next
+        assert kept[0]() is None
+    finally:
+        gc.enable()

@@ -60,4 +60,4 @@ def test_a_disk_that_fails_later_is_said_and_ends_nothing(recorder, caplog):
 
 def test_a_recorder_that_never_started_stops(recorder):
     recorder.stop()
-    assert not recorder.path.exists()
+    assert recorder.path.read_text() == ""
