@@ -118,6 +118,7 @@ class Admission:
             facts = (
                 received_at, generation.bundle.spec.name, self.request_id, code, seconds, self.deadline - received_at,
                 self.rows, batch_rows, batch_size, self._nbytes, stages,
+                None if self.generation is self.asked else head.model,
             )  # fmt: skip
             if code is None and self._journal.only_remembers:
                 self._journal.remember(facts)

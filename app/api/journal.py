@@ -42,6 +42,8 @@ class EndedRequest(NamedTuple):
     nbytes: int = 0
     stages: tuple[float, ...] | None = None
     """In the order of `STAGES`; of a failed request those that it passed."""
+    asked: str | None = None
+    """The model that was asked, where another one answered."""
 
 
 class Journal:
@@ -74,7 +76,9 @@ class Journal:
             timeout = None if request.timeout == inf else request.timeout
             outcome = request.code or "ok"
             self._recorder.add(
-                Arrival(self._epoch + request.received_at, request.model, request.rows, timeout, outcome)
+                Arrival(
+                    self._epoch + request.received_at, request.asked or request.model, request.rows, timeout, outcome
+                )
             )
 
     def latest(self, most: int = REMEMBERED) -> Mapping[str, list[dict[str, Any]]]:

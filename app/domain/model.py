@@ -46,10 +46,10 @@ class ModelSpec:
     """A servable model, as its manifest and its graph declare it.
 
     `inputs` and `outputs` are the executable's tensors; `client_inputs` and `client_outputs` are what clients see
-    (the same unless hooks change them). `preserves_rows` says that the hooks keep one client row per executable row;
-    `batching` is False where the bundle or the batch-safety check forbids merging; `batch_safety` is what the check
-    that `batch_check` asks for found, None before it and where there is nothing to check; `padding` fills partial
-    batches unless the policy says otherwise; `meta_models` are the models a meta model may call, None for a plain one.
+    (the same unless hooks change them). `batching` is False where the bundle or the batch-safety check forbids merging;
+    `batch_safety` is what the check that `batch_check` asks for found, None before it and where there is nothing to
+    check; `padding` fills partial batches unless the policy says otherwise; `meta_models` are the models a meta model
+    may call, None for a plain one.
     """
 
     name: str
@@ -58,7 +58,6 @@ class ModelSpec:
     variants: tuple[Variant, ...]
     client_inputs: tuple[TensorSpec, ...] = ()
     client_outputs: tuple[TensorSpec, ...] = ()
-    preserves_rows: bool = True
     batching: bool = True
     batch_check: BatchCheck = field(default_factory=BatchCheck)
     batch_safety: BatchSafety | None = None
@@ -99,11 +98,6 @@ class ModelSpec:
             return "the manifest turns batching off (batching.enabled)"
         unbatched = [spec.name for spec in self.outputs if spec.batch_axis is None]
         return f"output {unbatched[0]!r} has no batch axis" if unbatched else "no input has a batch axis"
-
-    @cached_property
-    def splittable(self) -> bool:
-        """Whether an oversized request may be cut; whether *its* hooks kept the rows is known per request."""
-        return self.coalescible
 
     @cached_property
     def variants_by_key(self) -> Mapping[str, Variant]:

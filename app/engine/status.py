@@ -1,7 +1,7 @@
 """What a gateway and an operator read: the node and every model, in one frozen snapshot."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,7 @@ class StatusReader:
             scratch_bytes=weights.scratch_bytes,
             weight_pool_bytes=weights.budget.pool,
             weight_on_demand_bytes=weights.budget.on_demand,
-            weight_hit_rate=_hit_rate(weights.models, stats) if weights.arena else None,
+            weight_hit_rate=_hit_rate(weights.demand_loads, stats) if weights.arena else None,
             compactions=weights.compactions,
             problems={_readable(path): fault for path, fault in self._watcher.problems.items()},
             models=_models(entries, self._registry.public, stats.models, residency, self._digests),
@@ -190,10 +190,9 @@ def _readable(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _hit_rate(models: Iterable[ModelResidency], stats: SchedulerStats) -> float | None:
+def _hit_rate(loads: int, stats: SchedulerStats) -> float | None:
     """Part of the dispatches that found the weights on the device; None before the first."""
     dispatches = sum([each.dispatches for each in stats.models.values()])
-    loads = sum([max(each.loads - 1, 0) for each in models])
     return max(1 - loads / dispatches, 0.0) if dispatches else None
 
 

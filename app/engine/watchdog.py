@@ -32,6 +32,7 @@ class Watchdog:
             self._timer.cancel()
 
     def _look(self) -> None:
+        self._dispatcher.end_forsaken()  # again: what was asked of a run before it began is lost
         self.device_lost = self._dispatcher.end_overdue(self._timeout)
         if self.on_lost is not None and (self.device_lost or not self._dispatcher.alive):
             self.on_lost()

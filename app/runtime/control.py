@@ -221,6 +221,7 @@ class Control:
             self._registry.put(ModelEntry(name, ModelState.READY, "", generation))
         logger.info("model %s: ready as %s, %d bytes of weights", name, loaded.entry.form, loaded.entry.weight_bytes)
         if old is not None:
+            self._weights.carry_over(old.model_id, model_id)
             self.on_retired(old)
 
     def _abandon(self, name: str, model_id: str, change: int, reason: str) -> None:

@@ -205,6 +205,7 @@ class Dispatcher:
         look_at = inf
         if decision is None:  # before the decision: whoever leaves for a load must not have been chosen
             look_at = self.tend(wanted, queued, now) if self.tend is not None else inf
+            now = self._clock()  # freeing weights may have taken a while, and what is due meanwhile must not run
             with self._lock:
                 decision = self._decide(now)
         if decision.expired:

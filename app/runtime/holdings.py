@@ -32,4 +32,6 @@ class WeightSnapshot:
     pinned_bytes: int
     resident_bytes: int
     compactions: int
+    demand_loads: int
+    """Loads that requests waited for."""
     models: tuple[ModelResidency, ...]

@@ -122,7 +122,7 @@ class ResidencyKeeper:
             self._weights.release(model_id)
             return
         try:
-            self.load_now(model_id, prepared, seconds)
+            self.load_now(model_id, prepared, seconds, on_demand=True)
         except Exception as error:
             self._failed(model_id, error)
             return
@@ -192,10 +192,10 @@ class ResidencyKeeper:
             )
         weights.reserve(model_id)
 
-    def load_now(self, model_id: str, prepared: Prepared, seconds: float) -> None:
+    def load_now(self, model_id: str, prepared: Prepared, seconds: float, *, on_demand: bool = False) -> None:
         """Take over a model whose sessions took so many seconds. Raises `ModelNotFound`."""
         now = self._clock()
-        self._weights.put(model_id, prepared, seconds, now)
+        self._weights.put(model_id, prepared, seconds, now, on_demand=on_demand)
         with self._dispatcher.locked() as scheduler, suppress(ModelNotFound):
             scheduler.set_weights(model_id, "resident")
             scheduler.record_load(model_id, seconds, now)

@@ -50,7 +50,8 @@ class WeightCache:
         self._arena = arena
         self._held: dict[str, _Held] = {}
         self._compactions = 0
-        self._snapshot = WeightSnapshot(arena, Budget(0, 0, 0), 0, 0, 0, 0, ())
+        self._demand_loads = 0
+        self._snapshot = WeightSnapshot(arena, Budget(0, 0, 0), 0, 0, 0, 0, 0, ())
         self._warned = False
 
     @property
@@ -69,8 +70,13 @@ class WeightCache:
             self._backend.keep_warm(entry)
         self._publish()
 
-    def put(self, model_id: str, prepared: Prepared, seconds: float, now: float) -> LoadedModel:
-        """Take over a prepared model that took so many seconds to load. Raises `ModelNotFound`."""
+    def put(
+        self, model_id: str, prepared: Prepared, seconds: float, now: float, *, on_demand: bool = False
+    ) -> LoadedModel:
+        """Take over a prepared model that took so many seconds to load, `on_demand` of requests or for an operator.
+
+        Raises `ModelNotFound`.
+        """
         held = self._find(model_id)
         if held.model is not None:
             held.model.unload()
@@ -79,6 +85,7 @@ class WeightCache:
         held.load_seconds = seconds
         held.load_seconds_total += seconds
         held.loads += 1
+        self._demand_loads += on_demand
         held.worked = False
         self._publish()
         return held.model
@@ -127,6 +134,14 @@ class WeightCache:
     def weight_bytes(self, model_id: str) -> int:
         """Bytes of a model's weights. Raises `ModelNotFound`."""
         return self._find(model_id).entry.weight_bytes
+
+    def carry_over(self, old_id: str, new_id: str) -> None:
+        """Let a new generation go on counting where the old one is. Raises `ModelNotFound`."""
+        old, new = self._find(old_id), self._find(new_id)
+        new.loads += old.loads
+        new.evicts += old.evicts
+        new.load_seconds_total += old.load_seconds_total
+        self._publish()
 
     def set_floor(self, model_id: str, floor: Residency | None) -> None:
         """Change the least place a model may sink to; weights move when something else makes them. `ModelNotFound`."""
@@ -245,6 +260,7 @@ class WeightCache:
             pinned,
             sum([each.entry.weight_bytes for each in held if each.model is not None]),
             self._compactions,
+            self._demand_loads,
             tuple([_described(model_id, each) for model_id, each in self._held.items()]),
         )
 

@@ -39,7 +39,6 @@ def image(rows, height, width):
 def test_a_model_coalesces_when_every_output_and_one_input_have_a_batch_axis(inputs, outputs, batching, coalesces):
     model = spec(inputs=inputs, outputs=outputs, batching=batching)
     assert model.coalescible is coalesces
-    assert model.splittable is coalesces
 
 
 def test_a_model_without_outputs_merges_nothing():

@@ -63,12 +63,7 @@ def test_a_model_whose_rows_are_independent_is_batched_without_a_word(verdict):
 
 def test_an_unsafe_model_is_admitted_without_batches_and_one_line_says_why(verdict):
     spec, messages = verdict(deviation(0.5))
-    assert (spec.coalescible, spec.splittable, spec.sizes("default"), spec.largest("default")) == (
-        False,
-        False,
-        (),
-        None,
-    )
+    assert (spec.coalescible, spec.sizes("default"), spec.largest("default")) == (False, (), None)
     assert spec.variants[0].compiled_sizes == ()
     assert spec.batch_safety.verdict is Verdict.UNSAFE
     assert messages == [f"model m: batches are unsafe: {spec.batching_reason}"]

@@ -476,3 +476,16 @@ def test_padding_that_makes_batches_unsafe_is_not_set_on_a_running_server(make_s
     with pytest.raises(Unsupported, match="with that padding the batches of the model are not safe"):
         stage.tuning.set_policy("a", lambda old: old.model_copy(update={"padding": "zeros"})).result(30)
     stage.tuning.set_policy("a", lambda old: old.model_copy(update={"weight": 2.0})).result(30)
+
+
+def test_the_counters_of_weights_go_on_across_a_reload(make_stage):
+    stage = make_stage(arena=10)
+    put(stage, "a", "b")
+    for name in "aba":
+        stage.answer(name=name)
+    assert (told(stage, "a").loads, told(stage, "a").evicts) == (2, 1)
+    assert stage.weights.snapshot().demand_loads == 3
+    put(stage, "a")
+    assert (told(stage, "a").loads, told(stage, "a").evicts) == (2, 1)
+    assert stage.weights.snapshot().demand_loads == 3
+    assert stage.status().read().weight_hit_rate == 0.0
