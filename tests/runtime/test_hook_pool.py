@@ -83,9 +83,10 @@ async def test_what_a_job_made_is_gone_with_its_caller_and_waits_for_no_collecti
     class Large:
         pass
 
-    kept = []
+    kept, opened = [], threading.Event()
 
     def job():
+        assert opened.wait(30)  # one that ends before anybody has asked to be told keeps nothing
         made = Large()
         kept.append(weakref.ref(made))
         if fails:
@@ -94,8 +95,11 @@ async def test_what_a_job_made_is_gone_with_its_caller_and_waits_for_no_collecti
 
     gc.disable()
     try:
+        awaited = pool.run(job)
+        opened.set()
         with contextlib.suppress(ValueError):
-            await pool.run(job)
+            await awaited
+        del awaited
         for _ in range(3):
             await asyncio.sleep(0)
         await pool.run(lambda: None)  # the thread holds its last job until the next
