@@ -71,7 +71,7 @@ def check_table(found: Compiled, runs: Iterable[Execution]) -> Group:
 def status_table(status: Status) -> Group:
     """The node in a line, a row for each model, and what is wrong."""
     table = _table(
-        ["model", "state"], ["weights"], ["on device"], ["queue", "requests", "failed", "dropped", "rows/run"],
+        ["model", "state"], ["weights"], ["on device"], ["queue", "answered", "failed", "dropped", "rows/run"],
         ["wait p50", "wait p99", "share", "target"],
     )  # fmt: skip
     for model in status["models"]:
@@ -135,7 +135,7 @@ def _serving(serving: Status | None) -> list[str]:
         human_bytes(serving["weight_bytes"]),
         "yes" if serving["resident"] else "no",
         str(serving["queue_depth"]),
-        str(serving["requests"]),
+        str(serving["ok"]),
         str(serving["failed"]),
         str(sum(serving["dropped"].values())),
         f"{serving['rows'] / dispatches:.2f}" if dispatches else "",

@@ -90,6 +90,8 @@ class ModelSpec:
     @cached_property
     def batching_reason(self) -> str:
         """Why requests do not merge, or what there is to know before they do; empty where there is nothing to say."""
+        if self.is_meta:
+            return "a meta model is not batched: the models that it calls are"
         if self.batch_safety is not None:
             return self.batch_safety.reason
         if self.coalescible:

@@ -387,6 +387,7 @@ async def test_a_meta_model_is_one_unit_in_status(stage, load_meta):
     assert [model.name for model in models] == ["meta"]
     [meta] = models
     assert [part.name for part in meta.parts] == ["a", "b"]
+    assert meta.serving.batching_reason == "a meta model is not batched: the models that it calls are"
     assert (meta.serving.weight_bytes, meta.serving.resident, meta.serving.ok) == (120, True, 1)
     assert meta.serving.compute_seconds == pytest.approx(1.5, abs=0.1)
 
