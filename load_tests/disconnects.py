@@ -6,20 +6,16 @@ seconds leaves after half a second.
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 from load_tests.connections import Connection, head_of
 from load_tests.counters import counted
-from load_tests.holding import STOPWATCH, holding, serving, turns_per_second, until
-from load_tests.models import mlp, write_bundle
-from load_tests.processes import Server, inference_server
+from load_tests.holding import STOPWATCH, holding, server_with, serving, turns_per_second, until
+from load_tests.processes import Server
 from load_tests.report import machine, spread, verdict
-from load_tests.treadmill import stopwatch
 from load_tests.wire import infer_call, random_rows
 
 MODEL, WIDTH = "left", 8
@@ -108,23 +104,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--end-limit", type=float, default=500, help="most milliseconds until the device is free")
     arguments = parser.parse_args(argv)
     print(machine())
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        write_bundle(root / "bundles", STOPWATCH, stopwatch())
-        write_bundle(root / "bundles", MODEL, mlp((WIDTH, WIDTH)))
-        with inference_server(root / "bundles", CACHE_DIR=str(root / "cache"), RUNTIME_INTRA_OP_THREADS="1") as server:
-            turns = arguments.seconds * turns_per_second(server)
-            runs: list[Left] = []
-            emptied: list[float] = []
-            for name, way in WAYS.items():
-                found = [leave(server, way, arguments.clients, turns) for _ in range(arguments.rounds)]
-                took = [each.seconds * 1e3 for each in found]
-                print(
-                    f"{arguments.clients} clients {name}: the queue is empty after {spread(took, '.1f')} ms", flush=True
-                )
-                emptied.append(median(took))
-                runs += found
-            found = [forsake(server, turns) for _ in range(arguments.rounds * len(WAYS))]
+    with server_with(MODEL, WIDTH) as server:
+        turns = arguments.seconds * turns_per_second(server)
+        runs: list[Left] = []
+        emptied: list[float] = []
+        for name, way in WAYS.items():
+            found = [leave(server, way, arguments.clients, turns) for _ in range(arguments.rounds)]
+            took = [each.seconds * 1e3 for each in found]
+            print(f"{arguments.clients} clients {name}: the queue is empty after {spread(took, '.1f')} ms", flush=True)
+            emptied.append(median(took))
+            runs += found
+        found = [forsake(server, turns) for _ in range(arguments.rounds * len(WAYS))]
     took = [each.seconds * 1e3 for each in found]
     print(f"the only caller of {arguments.seconds:g} s leaves: the next is answered after {spread(took, '.1f')} ms")
     slowest, ended = max(emptied), median(took)

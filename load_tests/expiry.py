@@ -8,22 +8,18 @@ the request is sent until its answer can be read.
 import argparse
 import selectors
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import orjson
 
 from load_tests.connections import PATIENCE_SECONDS, Connection, head_of
 from load_tests.counters import counted
-from load_tests.holding import STOPWATCH, held, holding, serving, turns_per_second
-from load_tests.models import mlp, write_bundle
-from load_tests.processes import Server, inference_server
+from load_tests.holding import STOPWATCH, held, holding, server_with, serving, turns_per_second
+from load_tests.processes import Server
 from load_tests.report import machine, spread, verdict
-from load_tests.treadmill import stopwatch
 from load_tests.wire import infer_call, random_rows
 
 MODEL, WIDTH = "waiting", 8
@@ -130,13 +126,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=50, help="most milliseconds after a deadline")
     arguments = parser.parse_args(argv)
     print(machine())
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        write_bundle(root / "bundles", STOPWATCH, stopwatch())
-        write_bundle(root / "bundles", MODEL, mlp((WIDTH, WIDTH)))
-        with inference_server(root / "bundles", CACHE_DIR=str(root / "cache"), RUNTIME_INTRA_OP_THREADS="1") as server:
-            seen = measure(server, arguments)
-            executions = counted(server, MODEL).dispatches
+    with server_with(MODEL, WIDTH) as server:
+        seen = measure(server, arguments)
+        executions = counted(server, MODEL).dispatches
     latest, wrong = max(each.late for each in seen) * 1e3, sum(not each.right for each in seen)
     text = (
         f"{len(seen)} deadlines passed in the queue, answered at most {latest:.1f} ms late (limit {arguments.limit:g})"

@@ -1,15 +1,19 @@
 """Keeps the device of a server busy with one execution for as long as one likes."""
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from load_tests.connections import PATIENCE_SECONDS, Connection, head_of
 from load_tests.counters import counted
-from load_tests.processes import Server
+from load_tests.models import mlp, write_bundle
+from load_tests.processes import Server, inference_server
+from load_tests.treadmill import stopwatch
 from load_tests.wire import InferCall, infer_call, random_rows
 
 #: Name of the bundle, a `treadmill.stopwatch`, that a server needs for it.
@@ -19,6 +23,17 @@ STOPWATCH = "stopwatch"
 LOOK_SECONDS = 0.002
 
 _TIMED = 500_000
+
+
+@contextmanager
+def server_with(model: str, width: int) -> Iterator[Server]:
+    """A server with the stopwatch, on one thread, and a tiny model of that name that takes and gives `width` floats."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_bundle(root / "bundles", STOPWATCH, stopwatch())
+        write_bundle(root / "bundles", model, mlp((width, width)))
+        with inference_server(root / "bundles", CACHE_DIR=str(root / "cache"), RUNTIME_INTRA_OP_THREADS="1") as server:
+            yield server
 
 
 def turns_per_second(server: Server) -> float:
