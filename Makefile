@@ -32,7 +32,7 @@ load: $(VENV)/.tested ## list the load tests; make load SCENARIO=hot_path runs o
 
 lock: $(VENV)/.tested ## choose new versions: rewrites requirements.lock
 	$(PIP) uv
-	$(BIN)/uv pip compile --universal --upgrade --python-version 3.11 --no-emit-index-url --no-annotate --no-header \
+	$(BIN)/uv pip compile --universal --upgrade --python-version 3.11 --no-annotate --no-header \
 		--all-extras pyproject.toml --output-file requirements.lock
 
 test-prometheus: $(VENV)/.tested $(VENV)/prometheus ## a real Prometheus scrapes a real server (Debian, Ubuntu)

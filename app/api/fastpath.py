@@ -51,7 +51,7 @@ class FastPathProtocol(HttpToolsProtocol):
 
     # What the transport and the server call
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn narrows it
         super().connection_made(transport)
         self._answers = Answers(self, self._handler, super()._start_asgi_task, self._hang_up)
         seconds = self.app_state.get("read_timeout", 30.0)

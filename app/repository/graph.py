@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped] # it comes without types
 from onnx import TensorProto, ValueInfoProto
 
 from app.domain.errors import BundleError

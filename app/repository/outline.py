@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped] # it comes without types
 from onnx import GraphProto, ModelProto, SparseTensorProto, TensorProto, ValueInfoProto
 
 #: Bytes. A key and a length are two numbers of at most ten bytes.

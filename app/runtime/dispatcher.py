@@ -143,7 +143,7 @@ class Dispatcher:
         def run() -> None:
             try:
                 command()
-            except Exception:
+            except Exception:  # the command's failure is nobody else's: the thread goes on
                 logger.exception("a command of the server's own failed")
 
         self.call(run)
