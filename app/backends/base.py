@@ -83,6 +83,12 @@ class Backend(Protocol):
     def name(self) -> str:
         """`cpu` or `cuda`."""
 
+    def digest(self, file: Path) -> str:
+        """SHA-256 of a file, in hex (loader thread); of a large file that was not touched since, without reading it.
+
+        Raises `OSError`.
+        """
+
     def compile(self, model_file: Path, spec: ModelSpec, sample: Tensors | None = None) -> CacheEntry:
         """Bring the bundle's graph into the compile cache (loader thread; the work is done in a child process).
 

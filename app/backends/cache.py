@@ -32,12 +32,6 @@ _FINGERPRINT_BYTES = 1 << 20
 _ABANDONED_SECONDS = {False: 60.0, None: 86_400.0, True: inf}
 
 
-def digest_file(path: Path) -> str:
-    """SHA-256 of a whole file, in hex; the interpreter lock is free while it is computed."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def key_of(facts: Mapping[str, Any]) -> str:
     """The name of the entry that these facts determine."""
     return hashlib.sha256(json.dumps({"format": FORMAT, **facts}, sort_keys=True).encode()).hexdigest()

@@ -22,6 +22,7 @@ import onnx
 from onnx import helper
 
 from app.backends.batch_probe import measure
+from app.backends.digests import digest_file
 from app.backends.graph import external_files, name_axes, quantises_dynamically, read_graph
 from app.backends.job import sample_from_npz, spec_from_json
 from app.backends.optimise import write_form
@@ -64,6 +65,11 @@ def list_external_files(job: Mapping[str, Any]) -> Answer:
     return {"files": external_files(read_graph(Path(job["model_file"])))}
 
 
+def digest(job: Mapping[str, Any]) -> Answer:
+    """The SHA-256 of a file."""
+    return {"digest": digest_file(Path(job["file"]))}
+
+
 def try_device(job: Mapping[str, Any]) -> Answer:
     """Run one node on the device and put some bytes there: that a provider is listed says nothing about the machine."""
     config = _config(job)
@@ -79,6 +85,7 @@ def try_device(job: Mapping[str, Any]) -> Answer:
 
 JOBS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "compile": compile_form,
+    "digest": digest,
     "external_files": list_external_files,
     "try_device": try_device,
 }

@@ -12,8 +12,9 @@ from typing import Any
 import onnxruntime as ort
 
 from app.backends.base import CacheEntry
-from app.backends.cache import CompileCache, cpu_features, digest_file, key_of
+from app.backends.cache import CompileCache, cpu_features, key_of
 from app.backends.child import ANSWER_SECONDS, CHILD_MODULE, ChildDiedError, CompileChild
+from app.backends.digests import FileDigests, digest_file
 from app.backends.entry import StoredEntry
 from app.backends.job import sample_to_npz, spec_to_json
 from app.backends.sessions import SessionConfig
@@ -41,6 +42,7 @@ class Compiler:
         self._cache = CompileCache(cache_dir, cache_bytes)
         self._config = config
         self._child = CompileChild(child_module, answer_seconds)
+        self._digests = FileDigests(cache_dir / "digests", self._digest_in_child)
 
     def compile(self, model_file: Path, spec: ModelSpec, sample: Tensors | None = None) -> CacheEntry:
         """The entry of a model, made if it is not there; `sample` as in `Backend.compile`.
@@ -65,6 +67,10 @@ class Compiler:
                     raise BundleError(f"{model_file}: cannot be compiled: {trouble}") from error
                 _log.warning("%s: %s", model_file, trouble)
             attempt += 1
+
+    def digest(self, file: Path) -> str:
+        """SHA-256 of a file, in hex (loader thread). Raises `OSError`."""
+        return self._digests.digest(file)
 
     def remember(self, entry: CacheEntry, costs: Mapping[tuple[str, int], float], load_seconds: float) -> None:
         """Keep what was measured of an entry, as this many threads run it; a full disk is no reason to complain."""
@@ -95,16 +101,22 @@ class Compiler:
         return replace(entry, costs=costs, load_seconds=load_seconds)
 
     def _look_at(self, model_file: Path) -> "_Source":
-        digest = digest_file(model_file)
+        digest = self.digest(model_file)
         names = self._cache.external_files(digest)
         if names is None:
             answer = self._ask(job="external_files", model_file=str(model_file))
-            _Source(model_file, digest, {}).check_unchanged()
+            self._check_unchanged(_Source(model_file, digest, {}))
             if "files" not in answer:
                 raise BundleError(_complaint(answer, model_file))
             names = tuple(answer["files"])
             self._cache.note_external_files(digest, names)
-        return _Source(model_file, digest, {name: digest_file(model_file.parent / name) for name in names})
+        return _Source(model_file, digest, {name: self.digest(model_file.parent / name) for name in names})
+
+    def _check_unchanged(self, source: "_Source") -> None:
+        """Raise `BundleError` when what the child has read since may be something else."""
+        now = {name: self.digest(source.file.parent / name) for name in source.external}
+        if self.digest(source.file) != source.digest or now != source.external:
+            raise BundleError(f"{source.file}: changed while it was compiled; it will be looked at again")
 
     def _key(self, source: "_Source", spec: ModelSpec, npz: bytes) -> str:
         return key_of(
@@ -144,7 +156,7 @@ class Compiler:
                     if not error.crashed:
                         raise
                     answer = {"unfit": str(error)}
-                source.check_unchanged()
+                self._check_unchanged(source)
                 if "refused" in answer:
                     raise BundleError(_complaint(answer, source.file))
                 if "entry" in answer:
@@ -154,6 +166,13 @@ class Compiler:
             reasons.append(f"not {form}: {_complaint(answer)}")
             _log.warning("%s: %s", source.file, reasons[-1])
         raise BundleError(f"{source.file}: cannot be compiled: {'; '.join(reasons)}")
+
+    def _digest_in_child(self, file: Path) -> str:
+        """Serving comes first there, and nothing is held that another thread of this process waits for."""
+        with suppress(ChildDiedError):
+            if found := self._ask(job="digest", file=str(file.absolute())).get("digest"):
+                return str(found)
+        return digest_file(file)
 
     def _ask(self, **job: Any) -> Mapping[str, Any]:
         config = self._config
@@ -169,12 +188,6 @@ class _Source:
     file: Path
     digest: str
     external: Mapping[str, str]
-
-    def check_unchanged(self) -> None:
-        """Raise `BundleError` when what the child has read since may be something else."""
-        now = {name: digest_file(self.file.parent / name) for name in self.external}
-        if digest_file(self.file) != self.digest or now != self.external:
-            raise BundleError(f"{self.file}: changed while it was compiled; it will be looked at again")
 
 
 def _threads(serving: int) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from app.backends.base import CacheEntry, DeviceMemory
+from app.backends.digests import digest_file
 from app.domain.batch_safety import BatchProbe
 from app.domain.errors import ExecutionFailed
 from app.domain.model import ModelSpec
@@ -79,6 +80,10 @@ class FakeBackend:
     def fail_next(self, *failures: Exception | None) -> None:
         """Let the next runs raise these, in turn; None lets one succeed."""
         self.failures.extend(failures)
+
+    def digest(self, file: Path) -> str:
+        """SHA-256 of a file, in hex."""
+        return digest_file(file)
 
     def compile(self, model_file: Path, spec: ModelSpec, sample: Tensors | None = None) -> CacheEntry:
         """An entry that stands for the model; nothing is read, and nothing tried."""

@@ -71,6 +71,10 @@ class OnnxRuntimeBackend:
             return str(error)
         return self._compiler.try_device()
 
+    def digest(self, file: Path) -> str:
+        """SHA-256 of a file, in hex (loader thread). Raises `OSError`."""
+        return self._compiler.digest(file)
+
     def compile(self, model_file: Path, spec: ModelSpec, sample: Tensors | None = None) -> CacheEntry:
         """The entry of a model in the compile cache (loader thread). Raises `BundleError` naming the file."""
         return self._compiler.compile(model_file, spec, sample)

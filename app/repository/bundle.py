@@ -7,7 +7,7 @@ from pathlib import Path
 from app.domain.errors import BundleError
 from app.domain.model import ModelSpec
 from app.domain.tensors import Tensors
-from app.repository.files import HOOKS_FILE, MANIFEST_FILE, bundle_files, digest_files, name_fault
+from app.repository.files import HOOKS_FILE, MANIFEST_FILE, Digest, bundle_files, digest_file, digest_files, name_fault
 from app.repository.hooks import Hooks, load_hooks
 from app.repository.manifest import Build, read_manifest
 from app.repository.sample import read_sample
@@ -33,12 +33,14 @@ class Bundle:
 Isolate = Callable[[Path, int], Hooks]
 
 
-def load_bundle(path: Path, isolate: Isolate | None = None, build: Build | None = None) -> Bundle:
+def load_bundle(
+    path: Path, isolate: Isolate | None = None, build: Build | None = None, digest: Digest = digest_file
+) -> Bundle:
     """Read and check the bundle in a directory and import its hooks; slow, every byte is read. Raises `BundleError`.
 
     The model has the name of the directory entry, also where that is a link. Hooks that ask for processes of their own
     get them from `isolate`, and are then to be closed; without it they run in this process. A model that is to be made
-    first is made by `build`, or was before; without it such a bundle is refused.
+    first is made by `build`, or was before; without it such a bundle is refused. `digest` may know its files already.
     """
     path = path.absolute()
     if fault := name_fault(path.name):
@@ -46,25 +48,25 @@ def load_bundle(path: Path, isolate: Isolate | None = None, build: Build | None 
     if not path.is_dir():
         raise BundleError(f"{path}: is no directory: a bundle is a directory with a model.onnx or a manifest.yaml")
     try:
-        return _load(path, isolate, build)
+        return _load(path, isolate, build, digest)
     except OSError as error:
         raise BundleError(
             f"{error.filename or path}: cannot be read ({error.strerror}): copy the bundle again"
         ) from error
 
 
-def _load(path: Path, isolate: Isolate | None, build: Build | None) -> Bundle:
+def _load(path: Path, isolate: Isolate | None, build: Build | None, digest: Digest) -> Bundle:
     manifest = read_manifest(path, build)
     processes = manifest.hook_processes
     hooks = isolate(path, processes) if isolate is not None and processes else load_hooks(path)
     try:
         _check_hooks(path, manifest.spec, hooks)
-        digest = digest_files([*bundle_files(path), *[("", file) for file in manifest.outside]])
+        whole = digest_files([*bundle_files(path), *[("", file) for file in manifest.outside]], digest)
         sample = None if manifest.model_file is None else read_sample(path, manifest.spec)
     except BaseException:
         hooks.close()
         raise
-    return Bundle(path, manifest.spec, hooks, digest, manifest.model_file, sample)
+    return Bundle(path, manifest.spec, hooks, whole, manifest.model_file, sample)
 
 
 def _check_hooks(path: Path, spec: ModelSpec, hooks: Hooks) -> None:

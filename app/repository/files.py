@@ -3,7 +3,7 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 HOOKS_FILE = "hooks.py"
@@ -47,14 +47,22 @@ def bundle_files(bundle_dir: Path) -> list[tuple[str, Path]]:
     return sorted(found)
 
 
-def digest_files(files: Iterable[tuple[str, Path]]) -> str:
+#: SHA-256 of a file, in hex. Raises `OSError`.
+Digest = Callable[[Path], str]
+
+
+def digest_file(file: Path) -> str:
+    """SHA-256 of a file, in hex, by reading it. Raises `OSError`."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest_files(files: Iterable[tuple[str, Path]], digest: Digest = digest_file) -> str:
     """SHA-256 over names and contents, in hex. Raises `OSError` for a file that cannot be read."""
-    digest = hashlib.sha256()
+    whole = hashlib.sha256()
     for name, file in files:
-        with file.open("rb") as stream:
-            content = hashlib.file_digest(stream, "sha256").digest()
-        digest.update(os.fsencode(name) + b"\0" + content)
-    return digest.hexdigest()
+        whole.update(os.fsencode(name) + b"\0" + bytes.fromhex(digest(file)))
+    return whole.hexdigest()
 
 
 def _exists(file: Path) -> bool:

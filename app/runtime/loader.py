@@ -68,7 +68,7 @@ class Loader:
         are to be closed when it is no longer needed.
         """
         try:
-            bundle = load_bundle(path, isolate, self._builder)
+            bundle = load_bundle(path, isolate, self._builder, self._backend.digest)
         except BundleError:
             self.check()
             raise
