@@ -33,7 +33,7 @@ from app.domain.config import ModelPolicy
 from app.domain.errors import ShuttingDown
 from app.engine.engine import Engine
 from app.engine.readiness import Readiness
-from app.engine.status import StatusReader
+from app.engine.status_reader import StatusReader
 from app.repository.build import Builder
 from app.runtime.aside import Aside
 from app.runtime.control import Control

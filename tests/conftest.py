@@ -18,7 +18,7 @@ from app.engine.engine import Engine
 from app.engine.expiry import Expiry
 from app.engine.readiness import Readiness
 from app.engine.request import InferRequest
-from app.engine.status import StatusReader
+from app.engine.status_reader import StatusReader
 from app.runtime.control import Control
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.executor import Executor

@@ -14,7 +14,8 @@ from app.api.journal import Journal
 from app.domain.config import ModelPolicy, Residency
 from app.domain.errors import InvalidRequest
 from app.engine.engine import Engine
-from app.engine.status import NodeStatus, StatusReader
+from app.engine.status import NodeStatus
+from app.engine.status_reader import StatusReader
 from app.runtime.recent import REMEMBERED
 
 #: name → its value and which source won; secrets hidden.
@@ -91,11 +92,11 @@ def router(engine: Engine, status: StatusReader, journal: Journal, settings: Set
 
     @routes.get("/status", summary="The node and its models", response_model=NodeStatus)
     async def node_status() -> Response:
-        return _json(status.read())
+        return _json(await status.read_in_turns())
 
     @routes.get("/admin/status", summary="The node, its models and its settings", response_model=AdminStatus)
     async def admin_status() -> Response:
-        node = status.read()
+        node = await status.read_in_turns()
         told = {each.name: getattr(node, each.name) for each in fields(NodeStatus)}
         return _json(AdminStatus(**told, settings=settings))
 

@@ -20,7 +20,7 @@ from app.api.journal import Journal
 from app.domain.errors import ServingError
 from app.engine.engine import Engine
 from app.engine.readiness import Readiness
-from app.engine.status import StatusReader
+from app.engine.status_reader import StatusReader
 
 logger = logging.getLogger(__name__)
 

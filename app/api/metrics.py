@@ -12,7 +12,8 @@ from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_fastapi_instrumentator import Instrumentator
 
-from app.engine.status import NodeStatus, Serving, StatusReader
+from app.engine.status import NodeStatus, Serving
+from app.engine.status_reader import StatusReader
 from app.runtime.accounts import DROP_REASONS, LATENCY_BOUNDS, STAGE_BOUNDS, STAGES
 from app.scheduling.stats import GAP_BOUNDS
 
@@ -145,7 +146,7 @@ def install(app: FastAPI, status: StatusReader, worker: str) -> None:
     @app.get("/metrics", tags=["operations"], summary="Prometheus metrics")
     async def metrics() -> Response:
         text = []
-        for family in render(status.read(), worker):
+        for family in render(await status.read_in_turns(), worker):
             text.append(family)
             await asyncio.sleep(0)  # requests go between
         return Response("".join(text).encode() + generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

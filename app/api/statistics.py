@@ -1,13 +1,15 @@
 """The statistics extension: per model how often, and how long in each stage, in nanoseconds."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter
 
 from app.engine.engine import Engine
-from app.engine.status import NodeStatus, Serving, StatusReader
+from app.engine.status import NodeStatus, Serving
+from app.engine.status_reader import StatusReader
 from app.runtime.accounts import STAGES
 
 #: Stage of the protocol → ours.
@@ -23,24 +25,23 @@ def router(engine: Engine, status: StatusReader) -> APIRouter:
     """The routes of this module."""
     routes = APIRouter(tags=["V2"])
 
-    def statistics(names: Sequence[str] | None = None) -> dict[str, Any]:
-        node = status.read()
+    def statistics(node: NodeStatus) -> dict[str, Any]:
         return {
             "model_stats": [
-                _model(model.name, model.serving, node, engine)
-                for model in node.models
-                if model.serving is not None and (names is None or model.name in names)
+                _model(model.name, model.serving, node, engine) for model in node.models if model.serving is not None
             ]
         }
 
     @routes.get("/v2/models/stats", summary="Statistics of every model that serves")
     async def all_models() -> dict[str, Any]:
-        return statistics()
+        return statistics(await status.read_in_turns())
 
     @routes.get("/v2/models/{model}/stats", summary="Statistics of a model")
     @routes.get("/v2/models/{model}/versions/{version}/stats", summary="Statistics of a model")
     async def one_model(model: str, version: str | None = None) -> dict[str, Any]:
-        return statistics([engine.registry.resolve_public(model, version).bundle.spec.name])
+        name = engine.registry.resolve_public(model, version).bundle.spec.name
+        told = status.read(only=name)
+        return statistics(replace(told, models=tuple(each for each in told.models if each.name == name)))
 
     return routes
 

@@ -4,7 +4,7 @@ import concurrent.futures
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import TypeVar
@@ -14,7 +14,7 @@ from app.runtime.executor import Executes, Outcome
 from app.runtime.pending import PendingRequest, deliver, fail, refuse_late
 from app.runtime.recent import DispatchLog
 from app.scheduling.scheduler import Decision, Dispatch, Scheduler
-from app.scheduling.stats import SchedulerStats
+from app.scheduling.stats import ModelStats, SchedulerStats, Usage
 
 T = TypeVar("T")
 
@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 #: `step` returns this instant when there may be more to do at once.
 NOW = -inf
-
 
 #: Starts what weight load is needed: (models wanted, models with queued work, now) → when to look again.
 Tend = Callable[[Sequence[str], Collection[str], float], float]
@@ -155,11 +154,16 @@ class Dispatcher:
             yield self._scheduler
             self._wake()
 
-    def stats(self) -> SchedulerStats:
-        """One consistent snapshot of counters and averages."""
+    def stats(self, *, models: bool = True) -> SchedulerStats:
+        """One consistent snapshot of counters and averages, with or without the single models."""
         now = self._clock()
         with self._lock:
-            return self._scheduler.stats(now)
+            return self._scheduler.stats(now) if models else self._scheduler.report.overview(now)
+
+    def sample(self, model_ids: Sequence[str], used: Mapping[str, Usage]) -> dict[str, ModelStats]:
+        """The models that were left out, a few at a time: the device waits for the lock meanwhile."""
+        with self._lock:
+            return self._scheduler.report.sample(model_ids, used)
 
     @property
     def alive(self) -> bool:

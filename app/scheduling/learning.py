@@ -137,6 +137,11 @@ class UsageLedger:
         """The charged seconds, decayed to `now`."""
         return self._charged.get(account, 0.0) * float(2.0 ** -self._halflives(now))
 
+    def all_recent(self, now: float) -> dict[str, float]:
+        """The same of every account that was ever charged."""
+        scale = float(2.0 ** -self._halflives(now))
+        return {account: amount * scale for account, amount in self._charged.items()}
+
     def standing(self, account: str) -> float:
         """What `fair` compares, in a unit that is the same for all accounts until the next charge."""
         return self._standing.get(account, 0.0)

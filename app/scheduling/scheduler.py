@@ -15,7 +15,7 @@ from app.scheduling.disciplines import DISCIPLINES
 from app.scheduling.learning import CostBook, UsageLedger
 from app.scheduling.planning import Planner
 from app.scheduling.queues import ModelQueue, Plan, Weights
-from app.scheduling.report import report
+from app.scheduling.report import Report
 from app.scheduling.request import QueuedRequest
 from app.scheduling.residency import load_order
 from app.scheduling.retries import RetryBudget, halves
@@ -45,6 +45,9 @@ class Scheduler(Generic[R]):
         self._queues: dict[str, ModelQueue[R]] = {}
         self._active: dict[str, ModelQueue[R]] = {}
         """Those with queued requests: a decision looks at no others."""
+        self.report = Report(
+            self._discipline.name, self._queues, self._active, self._contention, self._costs, self._ledger
+        )
         self._soonest_due = inf
         """No queued request is due before; so a decision without deadlines looks for none."""
         self._busy_until = -inf
@@ -229,12 +232,7 @@ class Scheduler(Generic[R]):
 
     def stats(self, now: float) -> SchedulerStats:
         """A frozen snapshot of everything."""
-        return SchedulerStats(
-            discipline=self._discipline.name,
-            queue_depth=sum([queue.depth for queue in self._active.values()]),
-            share_wait_seconds_max=self._contention.longest_wait,
-            models=report(self._queues, self._costs, self._ledger, now),
-        )
+        return self.report.everything(now)
 
     # ---- inside
 

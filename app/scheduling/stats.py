@@ -3,8 +3,8 @@
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 DropReason = Literal["expired_queue", "infeasible_dispatch", "infeasible_admission", "queue_full", "withdrawn"]
 DROP_REASONS: tuple[DropReason, ...] = (
@@ -103,6 +103,19 @@ class Counters:
         self.batch_sizes[size] = self.batch_sizes.get(size, 0) + 1
 
 
+class Usage(NamedTuple):
+    """What one model has queued and used, at one instant; the shares are over the models in use."""
+
+    queue_depth: int = 0
+    recent_seconds: float = 0.0
+    share_target: float = 0.0
+    share_actual: float = 0.0
+
+
+#: A model without queued requests that did nothing lately.
+UNUSED = Usage()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStats:
     """One model at one instant. Seconds throughout; counters run since the model was first loaded."""
@@ -128,8 +141,6 @@ class ModelStats:
     """Recent device time over that of all models."""
     costs: Mapping[tuple[str, int], float]
     """Learned seconds per (variant, compiled size)."""
-    load_seconds: float
-    """Learned time of one weight load; 0 while unknown."""
     reserve_seconds: float
     """What is kept back from each deadline for what follows the queue."""
     batch_rows: Mapping[int, int]
@@ -145,16 +156,6 @@ class ModelStats:
     waits: tuple[float, ...]
     """Queue waits of the latest requests."""
 
-    @property
-    def wait_p50(self) -> float:
-        """Median queue wait of the latest requests; 0 without any."""
-        return quantile(self.waits, 0.5)
-
-    @property
-    def wait_p99(self) -> float:
-        """99th percentile of the queue wait of the latest requests; 0 without any."""
-        return quantile(self.waits, 0.99)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStats:
@@ -164,7 +165,9 @@ class SchedulerStats:
     queue_depth: int
     share_wait_seconds_max: float
     """Longest time that a contender with a share of at least a tenth waited between two dispatches."""
-    models: Mapping[str, ModelStats]
+    usage: Mapping[str, Usage]
+    """By model id, of the models that are or were lately in use."""
+    models: Mapping[str, ModelStats] = field(default_factory=dict)
 
 
 def size_class(rows: int) -> int:

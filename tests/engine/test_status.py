@@ -1,5 +1,6 @@
 """The snapshot of the node."""
 
+import asyncio
 import concurrent.futures
 import os
 import shutil
@@ -8,6 +9,7 @@ import pytest
 
 from app.domain.batch_safety import BatchProbe, Beside, Deviation
 from app.domain.config import ModelPolicy
+from app.engine.status_reader import AT_ONCE
 from tests.builders import rows_of, write_identity_bundle
 
 pytestmark = pytest.mark.anyio
@@ -133,3 +135,36 @@ def test_problems_are_told_also_of_names_that_are_no_text(stage):
     assert "no model name" in fault
     (path + fault).encode()
     shutil.rmtree(name)
+
+
+def test_reading_in_turns_tells_the_same_and_lets_others_go_between(stage):
+    for name in (f"m{number}" for number in range(3 * AT_ONCE)):
+        stage.load(name)
+    turns = 0
+
+    async def count():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def read():
+        counting = asyncio.create_task(count())
+        try:
+            return await stage.status().read_in_turns()
+        finally:
+            counting.cancel()
+
+    told = asyncio.run(read())
+    assert turns >= 6
+    assert told.models == stage.status().read().models
+    assert len(told.models) == 3 * AT_ONCE
+
+
+def test_one_model_is_told_without_the_others(stage):
+    stage.load()
+    stage.load("other")
+    [told] = stage.status().read(only="m").models
+    assert told.name == "m"
+    assert told.serving is not None
+    assert stage.status().read(only="none").models == ()

@@ -142,10 +142,8 @@ def test_a_request_that_arrives_after_the_load_waited_for_none(make_stage):
 def test_loads_are_learned(make_stage):
     stage = make_stage(arena=20)
     put(stage, "a")
-    assert stage.stats("a").load_seconds == 0.0
     stage.backend.on_prepare = lambda *_: stage.clock.skip(2.0)
     stage.answer(name="a")
-    assert stage.stats("a").load_seconds == pytest.approx(2.0, abs=0.5)
     assert told(stage, "a").load_seconds == pytest.approx(2.0, abs=0.5)
 
 

@@ -182,7 +182,6 @@ def test_the_learned_reserve_takes_a_quarter_of_the_budget_at_most():
     assert made.next_decision(0.74).expired == ()
     push(made, short, long)
     assert made.next_decision(0.75).expired == (short,)
-    assert made.stats(0.0).models["m"].reserve_seconds == 0.5
     made.record_reply("unloaded", 0.5)
 
 
@@ -532,7 +531,6 @@ def test_a_weight_load_counts_into_the_cost_of_a_cold_model():
     push(made, request("a"), request("b", enqueued_at=1.0), now=1.0)
     made.set_weights("a", "cold")
     made.record_load("a", 1.0, 0.0)
-    assert made.stats(1.0).models["a"].load_seconds == 1.0
     assert [made.next_decision(1.0).dispatch.model_id for _ in range(2)] == ["b", "a"]
 
 

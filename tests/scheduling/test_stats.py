@@ -6,7 +6,7 @@ import pytest
 
 from app.domain.config import ModelPolicy
 from app.domain.errors import QueueFull
-from app.scheduling.stats import DROP_REASONS, WaitHistogram, quantile
+from app.scheduling.stats import DROP_REASONS, ModelStats, WaitHistogram, quantile
 from tests.builders import request, spec
 from tests.scheduling.simulation import burst, push, scheduler, seed
 
@@ -31,7 +31,7 @@ def test_a_new_model_is_reported_at_zero():
     model = stats.models["m"]
     assert (model.name, model.dispatches, model.requests, model.rows, model.padded_rows) == ("m", 0, 0, 0, 0)
     assert model.drops == dict.fromkeys(DROP_REASONS, 0)
-    assert (model.wait_p50, model.wait_p99, model.share_target, model.share_actual) == (0.0, 0.0, 0.0, 0.0)
+    assert (model.waits, model.share_target, model.share_actual) == ((), 0.0, 0.0)
     assert stats.discipline == "fair"
 
 
@@ -48,7 +48,7 @@ def test_dispatches_are_counted_when_they_have_run():
     assert model.batch_rows == {3: 1}
     assert model.batch_sizes == {4: 1}
     assert model.costs["default", 4] == pytest.approx(0.2 * 0.25 + 0.8 * 1.0)
-    assert (model.wait_p50, model.wait_p99) == (2.0, 2.0)
+    assert model.waits == (2.0, 2.0, 2.0)
 
 
 def test_exact_row_counts_are_counted_by_size_class():
@@ -67,7 +67,7 @@ def test_waits_end_when_the_dispatch_begins():
     push(made, *[request(enqueued_at=float(second)) for second in range(4)], now=3.0)
     made.record(made.next_decision(4.0).dispatch, 50.0, 54.0)
     model = made.stats(54.0).models["m"]
-    assert (model.wait_p50, model.wait_p99) == (2.0, 4.0)
+    assert sorted(model.waits) == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_shares_are_over_the_models_in_use():
@@ -149,3 +149,19 @@ def test_a_removed_model_leaves_the_statistics_and_its_use_behind():
     made.add_model("m", spec("m"), ModelPolicy())
     assert made.stats(0.5).models["m"].recent_seconds == 0.0
     assert made.stats(0.5).models["m"].costs == {}
+
+
+def test_models_that_are_told_one_by_one_are_those_that_are_told_together():
+    made = scheduler("a", "b", "old", "new")
+    push(made, *burst(3, "a"), request("old"))
+    made.record(made.next_decision(0.0).dispatch, 1.0, 0.0)
+    made.carry_over("old", "new")
+    overview = made.report.overview(1.0)
+    assert dict(overview.models) == {}
+    told: dict[str, ModelStats] = {}
+    for model_id in ("a", "b", "old", "new", "unknown"):
+        told |= made.report.sample([model_id], overview.usage)
+    together = made.stats(1.0)
+    assert told == dict(together.models)
+    assert set(told) == {"a", "b", "new"}
+    assert dataclasses.replace(together, models={}) == overview
