@@ -10,6 +10,7 @@ const INTERVAL = 1000; // milliseconds
 const LONGEST = 10_000;
 const PART = 20; // an answer that takes t is asked for again after at least PART × t
 const SLOTS = 6; // models with a colour of their own
+const SMOOTH = 0.1;
 const STICKY = 1.3; // how much busier another model must be to take a place in the charts
 const IDLE = 1e-4; // score of a model that is not worth a line beside busy ones
 const TOKEN = "inference-server.token";
@@ -20,6 +21,7 @@ const focus = new Set();
 const slots = new Map(); // name → colour
 
 let models = new Map();
+let scores = new Map(); // name → how busy it was of late
 let interval = INTERVAL;
 let timer = 0;
 let asking = false;
@@ -28,9 +30,9 @@ let wasReady = false;
 
 const hover = (time) => Object.values(lines).forEach((chart) => chart.hover(time));
 const lines = {
-  share: new Lines("share", { format: percent, top: 1, onHover: hover }),
-  queue: new Lines("queue", { format: count, whole: true, onHover: hover }),
-  rate: new Lines("rate", { format: count, onHover: hover }),
+  share: new Lines("share", { format: percent, least: 0.1, onHover: hover }),
+  queue: new Lines("queue", { format: count, least: 1, whole: true, onHover: hover }),
+  rate: new Lines("rate", { format: count, least: 1, onHover: hover }),
   wait: new Lines("wait", { format: seconds, log: 1e-5, onHover: hover }),
 };
 const batches = new Bars("batches", "Nothing was executed yet.");
@@ -111,12 +113,16 @@ function unready(status) {
   return loading ? `Starting: ${loading} models are loading` : "Not ready: it starts, drains, or a required model is missing";
 }
 
-// Who is busiest; those in the charts stay there unless another is clearly busier.
+// Who is busiest, smoothed so that rows do not dance; who is in the charts stays there unless another is clearly busier.
 function rank(status, rate) {
+  const before = scores;
+  scores = new Map();
   for (const [name, model] of models) {
     const told = model.serving;
-    model.score = told ? told.share_actual + told.queue_depth / (status.queue_depth || 1) + (model.rate || 0) / (rate || 1) : -1;
+    const now = told ? told.share_actual + told.queue_depth / (status.queue_depth || 1) + (model.rate || 0) / (rate || 1) : -1;
+    model.score = before.has(name) ? before.get(name) + SMOOTH * (now - before.get(name)) : now;
     model.sticky = model.score * (slots.has(name) ? STICKY : 1);
+    scores.set(name, model.score);
   }
   for (const name of focus) if (!models.has(name)) focus.delete(name);
 }

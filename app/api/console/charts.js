@@ -3,7 +3,7 @@
 import { clock, count } from "./format.js";
 
 const HEIGHT = 170;
-const MARGIN = { top: 8, right: 8, bottom: 20, left: 46 };
+const MARGIN = { top: 8, right: 16, bottom: 20, left: 46 };
 const LEAST_SPAN = 60_000; // milliseconds on the time axis, also of a page just opened
 const { d3 } = window;
 
@@ -31,7 +31,7 @@ export class Lines {
   #data = { times: [], series: [] };
   #options;
 
-  // `options`: format of values, top (fixed end of the axis), log (its least value), whole, onHover(time or null).
+  // `options`: format of values, least (end of an axis), log (its beginning), whole, onHover(time or null).
   constructor(id, options) {
     this.#figure = document.getElementById(id);
     this.#options = options;
@@ -93,10 +93,10 @@ export class Lines {
   }
 
   #vertical(series, height) {
-    const { top, log } = this.#options;
+    const { least, log } = this.#options;
     const most = d3.max(series, (each) => d3.max(each.values)) || 0;
     if (log) return d3.scale.log().clamp(true).domain([log, Math.max(most, log * 100)]).range([height, 0]).nice();
-    return d3.scale.linear().domain([0, top ?? Math.max(most, 1)]).range([height, 0]).nice();
+    return d3.scale.linear().domain([0, Math.max(most, least)]).range([height, 0]).nice();
   }
 
   #axes(y, width, height) {
