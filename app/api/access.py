@@ -19,6 +19,10 @@ class Door(Enum):
 #: Paths that a probe or a scraper reads without a token.
 OPEN_PATHS = frozenset({"/v2/health/live", "/v2/health/ready", "/metrics"})
 
+#: Prefixes (whole segments) that are the same for everyone and tell nothing: the console's page cannot send a token, so
+#: it asks its reader for one and sends that to `/status`.
+OPEN_PREFIXES = ("/console",)
+
 #: Prefixes (whole segments) behind the admin token; everything else asks for the API token.
 ADMIN_PREFIXES = ("/admin", "/v2/repository/models")
 
@@ -30,9 +34,9 @@ ADMIN_WRITES = frozenset({"/v2/logging"})
 def door_of(path: str, method: str = "GET") -> Door:
     """The door of a decoded path; slashes at the end and doubled ones open no other door."""
     plain = "/" + "/".join(segment for segment in path.split("/") if segment)
-    if plain in OPEN_PATHS:
+    if plain in OPEN_PATHS or _under(plain, OPEN_PREFIXES):
         return Door.OPEN
-    if any(plain == prefix or plain.startswith(prefix + "/") for prefix in ADMIN_PREFIXES):
+    if _under(plain, ADMIN_PREFIXES):
         return Door.ADMIN
     if plain in ADMIN_WRITES and method not in ("GET", "HEAD"):
         return Door.ADMIN
@@ -40,6 +44,10 @@ def door_of(path: str, method: str = "GET") -> Door:
     if segments[1:3] == ["v2", "repository"] and segments[-1] in ("load", "unload"):
         return Door.ADMIN
     return Door.API
+
+
+def _under(plain: str, prefixes: tuple[str, ...]) -> bool:
+    return any(plain == prefix or plain.startswith(prefix + "/") for prefix in prefixes)
 
 
 class Access:

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from app.api import admin, configuration, log_settings, metadata, metrics, repository, statistics
+from app.api import admin, configuration, console, log_settings, metadata, metrics, repository, statistics
 from app.api.access import Access
 from app.api.asgi_door import asgi_infer
 from app.api.errors import error_body, error_reply
@@ -73,10 +73,12 @@ def create(
     app.include_router(log_settings.router(log_settings.Loudness()))
     app.include_router(repository.router(engine, explicit))
     app.include_router(admin.router(engine, status, journal, settings))
+    app.include_router(console.router())
 
     @app.get("/", tags=["V2"], summary="What this is")
     async def root() -> dict[str, str]:
-        return {"name": metadata.SERVER_NAME, "version": version, "docs": "/docs", "status": "/status", "v2": "/v2"}
+        links = {"console": "/console", "docs": "/docs", "status": "/status", "v2": "/v2"}
+        return {"name": metadata.SERVER_NAME, "version": version, **links}
 
     @app.post(_INFER, tags=["V2"], summary="Inference", openapi_extra=_BODY)
     @app.post(_INFER_VERSION, tags=["V2"], summary="Inference", openapi_extra=_BODY)

@@ -12,13 +12,15 @@ from app.api.access import Access, Door, door_of, make_admin_token
 from app.domain.errors import Forbidden, Unauthorized
 
 DOORS = {
-    Door.OPEN: ["/v2/health/live", "/v2/health/ready", "/metrics", "/v2/health/live/", "//metrics"],
+    Door.OPEN: ["/v2/health/live", "/v2/health/ready", "/metrics", "/v2/health/live/", "//metrics",
+        "/console", "/console/", "//console", "/console/1/app.js", "/console/x/y/z"],
     Door.API: [
         "/", "", "/v2", "/v2/", "/v2/models", "/v2/models/m", "/v2/models/m/ready", "/v2/models/m/infer",
         "/v2/models/m/versions/1/infer", "/v2/models/load", "/v2/models/m/load", "/v2/repository/index",
         "/v2/repository/x/index", "/status", "/docs", "/openapi.json", "/nowhere", "/administrator", "/adm",
         "/v2/health", "/v2/health/live/x", "/metrics/x", "/v2/repository", "/v2/repository/modelsx",
-        "/v2/models/admin", "/x/admin/status", "/Admin/status", "/METRICS", "/V2/health/live",
+        "/v2/models/admin", "/x/admin/status", "/x/console", "/consoles", "/Console", "/Admin/status", "/METRICS",
+        "/V2/health/live",
     ],
     Door.ADMIN: [
         "/admin", "/admin/", "/admin/status", "//admin/status", "/admin//status", "/admin/status/", "/admin/set_policy",

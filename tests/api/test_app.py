@@ -19,7 +19,7 @@ def refused(answer):
 async def test_the_root_says_what_this_is_and_where_to_look(api):
     links = (await api.get("/")).json()
     assert links["name"] == "inference-server"
-    for path in (links["docs"], links["status"], links["v2"], "/metrics", "/openapi.json"):
+    for path in (links["console"], links["docs"], links["status"], links["v2"], "/metrics", "/openapi.json"):
         assert (await api.get(path)).status_code == 200
 
 

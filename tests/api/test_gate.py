@@ -53,7 +53,7 @@ async def test_every_documented_route_asks_for_its_token(make_api):
     assert len(routes) > 15
     for method, template in routes:
         path, door = template.replace("{model}", "m").replace("{version}", "1"), door_of(template, method)
-        if template in OPEN_PATHS:
+        if template in (*OPEN_PATHS, "/console"):  # a page that tells nothing: tests/api/test_console.py
             assert await status_of(api, None, method, path) in (200, 503), template
             continue
         assert await status_of(api, None, method, path) == 401, template
