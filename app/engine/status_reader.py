@@ -76,7 +76,6 @@ class StatusReader:
         entries, public, stats = yield from self._consistent(only)
         memory = self._backend.memory()
         weights = self._weights.snapshot()
-        residency = {model.model_id: model for model in weights.models}
         return NodeStatus(
             backend=self._backend.name,
             device=self._device,
@@ -98,7 +97,7 @@ class StatusReader:
             weight_hit_rate=_hit_rate(weights.demand_loads, stats) if weights.arena else None,
             compactions=weights.compactions,
             problems={_readable(path): fault for path, fault in self._watcher.problems.items()},
-            models=(yield from _models(entries, public, stats.models, residency, self._digests)),
+            models=(yield from _models(entries, public, stats.models, weights.models, self._digests)),
         )
 
     def _consistent(self, only: str | None) -> Generator[None, None, tuple[Entries, Entries, SchedulerStats]]:

@@ -41,6 +41,7 @@ class Dispatcher:
         self._woken = False  # under _cond: something came since the last decision
         self._stopped = False  # under _cond
         self.tend: Tend | None = None  # dispatcher thread; set before it starts
+        self.loading = False  # dispatcher thread: weights are on their way, and until they came none are asked for
         self.log = DispatchLog()  # dispatcher thread writes, any thread reads
         self._free_since = -inf  # dispatcher thread: when the last execution ended
         self._running: tuple[PendingRequest, ...] = ()  # under _cond, as are the next two
@@ -199,7 +200,7 @@ class Dispatcher:
             self._woken = False
             commands = tuple(self._commands)
             self._commands.clear()
-            wanted = () if commands or self.tend is None else self._scheduler.wanted(now)
+            wanted = () if commands or self.loading or self.tend is None else self._scheduler.wanted(now)
             queued = self._scheduler.busy() if wanted else frozenset()
             decision = None if commands or wanted else self._decide(now)
         for command in commands:

@@ -1,5 +1,6 @@
 """What is where: the weights of every model and the budget, at one instant."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.domain.config import Residency
@@ -34,4 +35,5 @@ class WeightSnapshot:
     compactions: int
     demand_loads: int
     """Loads that requests waited for."""
-    models: tuple[ModelResidency, ...]
+    models: Mapping[str, ModelResidency]
+    """By model id."""

@@ -63,7 +63,6 @@ class ResidencyKeeper:
         self._compact_every = compact_every
         self._external = external
         self._loads = 0
-        self._loading: str | None = None
         self._remaking: set[str] = set()
         self.remake: Callable[[str], concurrent.futures.Future[None]] | None = None
         """Loads a model anew whose compile-cache entry is gone (weights thread); set before it is needed."""
@@ -78,7 +77,7 @@ class ResidencyKeeper:
         core from serving.
         """
         weights = self._weights
-        if self._loading is not None or not weights.knows(model_id := wanted[0]) or weights.is_reserved(model_id):
+        if self._dispatcher.loading or not weights.knows(model_id := wanted[0]) or weights.is_reserved(model_id):
             return inf
         needed, on_demand = weights.needed_bytes(model_id), weights.budget.on_demand
         plan = plan_load(needed, weights.evictable(queued), on_demand, now, taken=weights.taken_bytes)
@@ -97,7 +96,7 @@ class ResidencyKeeper:
 
     def _start(self, model_id: str) -> None:
         entry, spec = self._weights.source(model_id)
-        self._loading = model_id
+        self._dispatcher.loading = True
         self._weights.reserve(model_id)
         self._tell([model_id], "loading")
         with suppress(RuntimeError):  # the server ends
@@ -116,7 +115,7 @@ class ResidencyKeeper:
             self._dispatcher.post(lambda: self._arrived(model_id, prepared, seconds))
 
     def _arrived(self, model_id: str, prepared: Prepared, seconds: float) -> None:
-        self._loading = None
+        self._dispatcher.loading = False
         if not self._weights.knows(model_id) or self._weights.is_resident(model_id):
             prepared.load().unload()  # it was unloaded meanwhile, or an operator was faster
             self._weights.release(model_id)
@@ -133,7 +132,7 @@ class ResidencyKeeper:
 
     def _failed(self, model_id: str, error: Exception) -> None:
         """What is queued fails with the reason; the next request tries again."""
-        self._loading = None
+        self._dispatcher.loading = False
         self._weights.release(model_id)
         if isinstance(error, ShuttingDown):
             return

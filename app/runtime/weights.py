@@ -51,7 +51,7 @@ class WeightCache:
         self._held: dict[str, _Held] = {}
         self._compactions = 0
         self._demand_loads = 0
-        self._snapshot = WeightSnapshot(arena, Budget(0, 0, 0), 0, 0, 0, 0, 0, ())
+        self._snapshot = WeightSnapshot(arena, Budget(0, 0, 0), 0, 0, 0, 0, 0, {})
         self._warned = False
 
     @property
@@ -68,7 +68,7 @@ class WeightCache:
         held = self._held[model_id] = _Held(entry, spec, floor or self.default_floor())
         if held.floor is not Residency.UNPINNED:
             self._backend.keep_warm(entry)
-        self._publish()
+        self._publish(model_id)
 
     def put(
         self, model_id: str, prepared: Prepared, seconds: float, now: float, *, on_demand: bool = False
@@ -87,7 +87,7 @@ class WeightCache:
         held.loads += 1
         self._demand_loads += on_demand
         held.worked = False
-        self._publish()
+        self._publish(model_id)
         return held.model
 
     def acquire(self, model_id: str, now: float) -> LoadedModel:
@@ -141,7 +141,7 @@ class WeightCache:
         new.loads += old.loads
         new.evicts += old.evicts
         new.load_seconds_total += old.load_seconds_total
-        self._publish()
+        self._publish(new_id)
 
     def set_floor(self, model_id: str, floor: Residency | None) -> None:
         """Change the least place a model may sink to; weights move when something else makes them. `ModelNotFound`."""
@@ -149,7 +149,7 @@ class WeightCache:
         held.floor = floor or self.default_floor()
         if held.floor is not Residency.UNPINNED:
             self._backend.keep_warm(held.entry)
-        self._publish()
+        self._publish(model_id)
 
     def evict(self, model_id: str) -> None:
         """Free the weights on the device; the model stays known. Harmless when it has none there."""
@@ -161,7 +161,7 @@ class WeightCache:
         held.evicts += 1
         if held.floor is Residency.UNPINNED:
             self._backend.let_go(held.entry)
-        self._publish()
+        self._publish(model_id)
 
     def drop(self, model_id: str) -> None:
         """Free a model's weights and forget it; harmless when it is not known."""
@@ -169,7 +169,7 @@ class WeightCache:
         if held is not None:
             if held.model is not None:
                 held.model.unload()
-            self._publish()
+            self._publish(model_id)
 
     def drop_all(self) -> None:
         """Free everything."""
@@ -241,8 +241,14 @@ class WeightCache:
         except KeyError:
             raise ModelNotFound("the model was unloaded") from None
 
-    def _publish(self) -> None:
+    def _publish(self, changed: str | None = None) -> None:
+        """Swap the snapshot; of the models only the one that `changed` is described anew, since there may be many."""
         held = self._held.values()
+        models = dict(self._snapshot.models)
+        if changed is not None:
+            models.pop(changed, None)
+            if changed in self._held:
+                models[changed] = _described(changed, self._held[changed])
         scratch = max([each.entry.scratch_bytes for each in held], default=0)
         pinned = sum([each.entry.weight_bytes for each in held if each.floor is Residency.DEVICE])
         found = budget(
@@ -261,7 +267,7 @@ class WeightCache:
             sum([each.entry.weight_bytes for each in held if each.model is not None]),
             self._compactions,
             self._demand_loads,
-            tuple([_described(model_id, each) for model_id, each in self._held.items()]),
+            models,
         )
 
     def _warn(self, found: Budget, pinned: int) -> None:

@@ -75,7 +75,7 @@ def test_an_unexpected_failure_of_a_load_is_told_and_leaves_nothing_behind(stage
     assert isinstance(ended(stage.control.load_model("m", write_identity_bundle(stage.root))), RuntimeError)
     assert stage.states() == {"m": ("UNAVAILABLE", "RuntimeError: no room")}
     assert stage.backend.loaded == []
-    assert stage.weights.snapshot().models == ()
+    assert stage.weights.snapshot().models == {}
     setattr(stage.backend, step, None)
     assert ended(stage.control.load_model("m", stage.root / "m")) is None
     assert stage.states() == {"m": ("READY", "")}

@@ -86,7 +86,7 @@ def test_a_load_that_fails_says_why_while_the_others_serve_and_the_next_one_may_
     assert "\n" not in reason
     assert stage.answer(3, name="other") == [3.0]
     assert [model.spec.name for model in stage.backend.loaded] == ["other"]
-    assert [each.model_id.partition("@")[0] for each in stage.weights.snapshot().models] == ["other"]
+    assert [each.model_id.partition("@")[0] for each in stage.weights.snapshot().models.values()] == ["other"]
     setattr(stage.backend, step, None)
     stage.control.load_model("m", path).result(30)
     assert stage.states()["m"] == ("READY", "")

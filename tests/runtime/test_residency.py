@@ -34,13 +34,13 @@ def put(stage, *names, nbytes=10, known=True, **policy):
 def resident(stage):
     """Names of the models on the device, in alphabetical order."""
     stage.settle()
-    return sorted(each.model_id.partition("@")[0] for each in stage.weights.snapshot().models if each.resident)
+    return sorted(each.model_id.partition("@")[0] for each in stage.weights.snapshot().models.values() if each.resident)
 
 
 def told(stage, name):
     stage.settle()
     model_id = stage.registry.resolve(name).model_id
-    return next(each for each in stage.weights.snapshot().models if each.model_id == model_id)
+    return next(each for each in stage.weights.snapshot().models.values() if each.model_id == model_id)
 
 
 class Watched:
@@ -130,6 +130,32 @@ def test_a_load_is_not_waited_for(make_stage):
     part = late.result(30)
     assert part.outputs["y"][0, 0] == 1.0
     assert part.facts.load_seconds > 0.0
+
+
+def test_while_a_load_is_under_way_nobody_asks_for_the_next(make_stage, monkeypatch):
+    """What there is to ask for is worked out of every queue; with many models that is more than a decision."""
+    stage = make_stage(arena=20)
+    put(stage, "here", "coming", "third")
+    stage.answer(name="here")
+    gate, entered = threading.Event(), threading.Event()
+
+    def hold(entry, spec):
+        entered.set()
+        assert gate.wait(30)
+
+    stage.backend.on_prepare = hold
+    late = stage.ask(1, name="coming")
+    assert entered.wait(30)
+    with stage.dispatcher.locked() as scheduler:
+        ask, asked = scheduler.wanted, []
+        monkeypatch.setattr(scheduler, "wanted", lambda now: asked.append(now) or ask(now))
+    third = stage.ask(2, name="third")
+    for row in range(5):
+        stage.answer(row, name="here")
+    assert asked == []
+    gate.set()
+    assert [late.result(30).outputs["y"][0, 0], third.result(30).outputs["y"][0, 0]] == [1.0, 2.0]
+    assert asked
 
 
 def test_a_request_that_arrives_after_the_load_waited_for_none(make_stage):

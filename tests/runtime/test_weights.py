@@ -36,7 +36,7 @@ def add(backend, tmp_path):
 
 
 def resident(weights):
-    return {each.model_id for each in weights.snapshot().models if each.resident}
+    return {each.model_id for each in weights.snapshot().models.values() if each.resident}
 
 
 def test_a_model_is_there_until_it_is_dropped(backend, make, add):
@@ -64,7 +64,7 @@ def test_an_evicted_model_is_known_and_its_memory_free(backend, make, add):
     weights.evict("a")
     weights.evict("a")
     assert (backend.loaded, resident(weights), weights.knows("a")) == ([], set(), True)
-    [told] = weights.snapshot().models
+    [told] = weights.snapshot().models.values()
     assert (told.loads, told.evicts, told.provider) == (1, 1, "")
 
 
@@ -74,9 +74,9 @@ def test_the_snapshot_tells_weights_and_provider(make, add):
     add(weights, "a", 10, seconds=0.5)
     add(weights, "b", 20)
     told = weights.snapshot()
-    assert (before.models, before.resident_bytes) == ((), 0)
+    assert (before.models, before.resident_bytes) == ({}, 0)
     assert told.resident_bytes == 30
-    assert [(each.model_id, each.weight_bytes, each.provider, each.load_seconds) for each in told.models] == [
+    assert [(each.model_id, each.weight_bytes, each.provider, each.load_seconds) for each in told.models.values()] == [
         ("a", 10, "FakeExecutionProvider", 0.5),
         ("b", 20, "FakeExecutionProvider", 0.5),
     ]
@@ -155,4 +155,4 @@ def test_everything_can_be_dropped(backend, make, add):
         add(weights, name)
     weights.drop_all()
     assert backend.loaded == []
-    assert weights.snapshot().models == ()
+    assert weights.snapshot().models == {}
