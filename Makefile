@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+CLIENTS = kserve mlserver perf_analyzer prometheus schemathesis
 
-.PHONY: serve embed test check fmt load lock test-prometheus settings-table clean
+.PHONY: serve embed test test-clients check fmt load lock settings-table clean
 
 serve: $(VENV)/.served ## serve the example bundles on 127.0.0.1:8000
 	$(BIN)/inference-server serve
@@ -16,6 +17,9 @@ embed: $(VENV)/.served ## add the example that embeds sentences: 90 MB, a runnin
 
 test: $(VENV)/.tested ## run the tests
 	$(BIN)/python -m pytest
+
+test-clients: $(VENV)/.tested $(CLIENTS:%=$(VENV)/clients/%/.made) ## real clients, each in its own environment (Debian, Ubuntu)
+	CLIENTS=$(VENV)/clients $(BIN)/python -m pytest -m clients
 
 check: $(VENV)/.tested ## formatting, lint, layers, types
 	$(BIN)/ruff format --check .
@@ -34,9 +38,6 @@ lock: $(VENV)/.tested ## choose new versions: rewrites requirements.lock
 	$(PIP) uv
 	$(BIN)/uv pip compile --universal --upgrade --python-version 3.11 --no-annotate --no-header \
 		--all-extras pyproject.toml --output-file requirements.lock
-
-test-prometheus: $(VENV)/.tested $(VENV)/prometheus ## a real Prometheus scrapes a real server (Debian, Ubuntu)
-	PROMETHEUS_BIN=$(VENV)/prometheus/usr/bin $(BIN)/python -m pytest -m clients tests/monitoring
 
 settings-table: $(VENV)/.tested ## write the README's tables of settings anew
 	$(BIN)/python -m tests.settings_table
@@ -58,7 +59,19 @@ $(VENV)/.tested: $(VENV)/.served
 	$(PIP) --constraint requirements.lock --editable '.[dev]'
 	touch $@
 
-# Unpacked, not installed: nobody has to be root, and no service starts.
-$(VENV)/prometheus:
-	mkdir -p $@.part && cd $@.part && apt-get download prometheus && dpkg --extract prometheus_*.deb .
-	rm -f $@.part/*.deb && mv $@.part $@
+# One environment for each client. What a broken-off run left is thrown away.
+$(VENV)/clients/%/.made: tests/clients/%/requirements.lock
+	rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	touch $@
+
+# The wheel asks for a newer C library than Debian 12 has; that of Debian 13 is unpacked beside it, for it alone.
+$(VENV)/clients/perf_analyzer/.made: tests/clients/perf_analyzer/requirements.lock tests/clients/unpack.sh | $(VENV)/.served
+	rm -rf $(@D)
+	$(PIP) --no-deps --platform manylinux_2_38_x86_64 --only-binary :all: --target $(@D)/wheel --requirement $<
+	tests/clients/unpack.sh --suite trixie $(@D)/libraries libc6 libstdc++6 libgcc-s1 libssl3t64 zlib1g
+	touch $@
+
+$(VENV)/clients/prometheus/.made: tests/clients/unpack.sh
+	tests/clients/unpack.sh $(@D) prometheus
+	touch $@

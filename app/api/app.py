@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
@@ -66,7 +67,14 @@ def create(
     lifespan: Lifespan,
 ) -> FastAPI:
     """Wire the application. Nothing here knows how the parts were built."""
-    app = FastAPI(title="inference-server", version=version, lifespan=lifespan, redirect_slashes=False)
+    app = FastAPIOffline(
+        redoc_url=None,
+        title=metadata.SERVER_NAME,
+        version=version,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        swagger_ui_parameters={"validatorUrl": None},  # no service elsewhere is asked what it thinks of the document
+    )
     app.include_router(statistics.router(engine, status))
     app.include_router(configuration.router(engine))
     app.include_router(metadata.router(engine, readiness, version))
