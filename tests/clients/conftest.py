@@ -1,6 +1,7 @@
 """A real server for real clients, and each client's own environment, which `make test-clients` makes."""
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,21 +15,28 @@ ECHOES = {"floats": ["FP32"], "several": ["FP32", "INT64", "BOOL"], "half": ["FP
 
 def environment(client) -> Path:
     """The folder of a client's environment."""
-    folder = ROOT / os.environ.get("CLIENTS", ".venv/clients") / client
+    folder: Path = ROOT / os.environ.get("CLIENTS", ".venv/clients") / client
     if not (folder / ".made").exists():
         pytest.fail(f"the environment of {client} is not there: make test-clients makes it")
     return folder
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory):
+@contextmanager
+def serving(folder, **settings):
     """Models that answer what they are given; rows are coalesced and cut like any others."""
-    bundles = tmp_path_factory.mktemp("bundles")
+    bundles = folder / "bundles"
     for model, datatypes in ECHOES.items():
-        (bundles / model).mkdir()
+        (bundles / model).mkdir(parents=True)
         (bundles / model / "model.onnx").write_bytes(echo(datatypes).SerializeToString())
         (bundles / model / "manifest.yaml").write_text(
             'format_version: "1"\nbatching: {compiled_batch_sizes: [1, 2, 4]}\n'
         )
-    with running(tmp_path_factory.mktemp("cache"), bundles) as process:
+    with running(folder / "cache", bundles, **settings) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """The echoes, asked by anybody."""
+    with serving(tmp_path_factory.mktemp("server")) as process:
         yield process

@@ -16,6 +16,7 @@ def command():
     folder = environment("perf_analyzer")
     program, libraries = folder / "wheel" / "perf_analyzer" / "bin" / "perf_analyzer", folder / "libraries" / "usr"
     loader = [libraries / "lib64" / "ld-linux-x86-64.so.2", "--library-path", libraries / "lib" / "x86_64-linux-gnu"]
+    reason = ""
     for way in ([program], [*loader, program]):
         try:
             tried = subprocess.run([*way, "--version"], capture_output=True, text=True, timeout=60)
@@ -62,12 +63,11 @@ def test_a_fixed_number_of_requests_is_measured_and_the_servers_statistics_agree
         perf_analyzer, server, tmp_path, "--request-count", "100", "--concurrency-range", "4", *options
     )
     rows = int(options[options.index("-b") + 1]) if "-b" in options else 1
-    counted = {
-        name: int(re.search(rf"{name}: (\d+)", said)[1]) for name in ("Successful request count", "Inference count")
-    }
+    answered = max(map(int, re.findall(r"Successful request count: (\d+)", said)))
+    inferred = max(map(int, re.findall(r"Inference count: (\d+)", said)))
     # It sends while it takes the statistics, at both ends.
-    assert counted["Successful request count"] == pytest.approx(100, abs=8)
-    assert counted["Inference count"] == pytest.approx(100 * rows, abs=8 * rows)
+    assert answered == pytest.approx(100, abs=8)
+    assert inferred == pytest.approx(100 * rows, abs=8 * rows)
     (row,) = measured
     assert float(row["Inferences/Second"]) > 0
     for stage in ("Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output"):

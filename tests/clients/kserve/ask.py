@@ -15,7 +15,7 @@ from kserve import InferenceRESTClient, InferInput, InferRequest, InferResponse
 from kserve.inference_client import RESTConfig
 from kserve.protocol.infer_type import RequestedOutput
 
-ROWS = {
+ROWS: dict[str, np.ndarray[Any, Any]] = {
     "FP32": np.array([[0.1, -2.5, np.float32(3.4e38)]], np.float32),
     "INT64": np.array([[2**63 - 1, -(2**63), 0]], np.int64),
     "BOOL": np.array([[True, False, True]]),
