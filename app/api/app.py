@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
-from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
@@ -19,6 +18,7 @@ from app.api.errors import error_body, error_reply
 from app.api.exchange import InferenceHandler
 from app.api.gate import AccessGate
 from app.api.journal import Journal
+from app.api.paths import methods
 from app.api.schemas import Root
 from app.domain.errors import ServingError
 from app.engine.engine import Engine
@@ -107,8 +107,8 @@ def _handle_errors(app: FastAPI) -> None:
         code = CODES.get(error.status_code, "invalid_request")
         message = f"{request.method} {request.url.path}: {error.detail}"
         headers = dict(error.headers or {})
-        if error.status_code == 405 and (allowed := openapi.methods(app.openapi(), get_route_path(request.scope))):
-            headers["Allow"] = allowed
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(sorted(methods(app, request.scope)))
         return answer(error.status_code, message, code, headers)
 
     @app.exception_handler(RequestValidationError)

@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
-from starlette.routing import compile_path
 
 from app.api.access import Access, Door, door_of
 from app.api.schemas import Error, InferenceRequest, InferenceResponse
@@ -89,14 +88,6 @@ def document(app: FastAPI, access: Access) -> dict[str, Any]:
                 _complete(operation, path, door_of(path, method.upper()), access)
         app.openapi_schema = made
     return app.openapi_schema
-
-
-def methods(made: dict[str, Any], path: str) -> str:
-    """What `Allow` says of a path, empty where the document does not know it: the router tells of one route only."""
-    for template, operations in made["paths"].items():
-        if compile_path(template)[0].match(path):
-            return ", ".join(sorted(method.upper() for method in operations))
-    return ""
 
 
 def _guarded(access: Access) -> list[Door]:

@@ -90,6 +90,13 @@ async def test_a_wrong_method_is_told_every_right_one(api, method):
         assert answer.headers["allow"] == ", ".join(sorted(each.upper() for each in methods)), path
 
 
+async def test_the_parts_of_the_page_can_only_be_read(api):
+    for path in ("/docs", "/openapi.json", "/static-offline-docs/swagger-ui.css"):
+        answer = await api.post(path)
+        assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+        assert "GET" in answer.headers["allow"]
+
+
 async def test_the_page_of_the_document_names_no_other_host(api):
     page = await api.get("/docs")
     assert page.status_code == 200

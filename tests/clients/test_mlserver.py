@@ -35,8 +35,7 @@ def infer(server, folder, model, lines, *options):
 
 
 @pytest.mark.parametrize("form", [(), ("--binary-data",)], ids=["JSON", "binary"])
-@pytest.mark.parametrize("batch_size", [1, 2, 8])
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 1), (2, 3), (8, 1)])
 def test_every_line_gets_its_own_rows_back(server, tmp_path, form, batch_size, workers):
     lines = [request_line("floats", "FP32", request_id, rows) for request_id, rows in LINES]
     options = ("--batch-size", str(batch_size), "--workers", str(workers), *form)

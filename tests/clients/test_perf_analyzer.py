@@ -21,11 +21,11 @@ def command():
         try:
             tried = subprocess.run([*way, "--version"], capture_output=True, text=True, timeout=60)
         except OSError as error:
-            reason = str(error)
+            reason += f"{error}\n"
             continue
         if tried.returncode == 0:
             return way
-        reason = tried.stderr
+        reason += tried.stderr
     pytest.skip(f"perf_analyzer does not run on this machine: {reason}")
 
 
