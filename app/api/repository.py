@@ -58,14 +58,7 @@ def router(engine: Engine, explicit: bool) -> APIRouter:
     )
     async def load(model: str, request: Request) -> Response:
         _require(explicit)
-        parameters = (await read_object(request)).get("parameters", {})
-        if not isinstance(parameters, dict):
-            raise InvalidRequest(f"'parameters' must be an object, got {parameters!r:.100}")
-        if parameters:
-            # Silence would serve another model than the one that was described.
-            raise InvalidRequest(
-                f"load parameters are not supported, got {', '.join(map(str, parameters)):.100}: change the bundle"
-            )
+        _refuse_parameters(await read_object(request))
         await engine.load_model(model)
         return Response(status_code=200)
 
@@ -84,3 +77,14 @@ def router(engine: Engine, explicit: bool) -> APIRouter:
 def _require(explicit: bool) -> None:
     if not explicit:
         raise Unsupported("explicit load and unload need model_control_mode=explicit")
+
+
+def _refuse_parameters(body: dict[str, Any]) -> None:
+    parameters = body.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise InvalidRequest(f"'parameters' must be an object, got {parameters!r:.100}")
+    if parameters:
+        # Silence would serve another model than the one that was described.
+        raise InvalidRequest(
+            f"load parameters are not supported, got {', '.join(map(str, parameters)):.100}: change the bundle"
+        )
