@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+CLIENTS = kserve mlserver perf_analyzer prometheus schemathesis
 
-.PHONY: serve embed test check fmt load lock test-prometheus settings-table clean
+.PHONY: serve embed test test-clients check fmt load lock settings-table clean
 
 serve: $(VENV)/.served ## serve the example bundles on 127.0.0.1:8000
 	$(BIN)/inference-server serve
@@ -16,6 +17,9 @@ embed: $(VENV)/.served ## add the example that embeds sentences: 90 MB, a runnin
 
 test: $(VENV)/.tested ## run the tests
 	$(BIN)/python -m pytest
+
+test-clients: $(VENV)/.tested $(CLIENTS:%=$(VENV)/clients/%/.made) ## real clients, each in its own environment (Debian)
+	CLIENTS=$(VENV)/clients $(BIN)/python -m pytest -m clients
 
 check: $(VENV)/.tested ## formatting, lint, layers, types
 	$(BIN)/ruff format --check .
@@ -30,13 +34,12 @@ fmt: $(VENV)/.tested ## format and mend what can be mended
 load: $(VENV)/.tested ## list the load tests; make load SCENARIO=hot_path runs one
 	$(BIN)/python -m load_tests $(SCENARIO)
 
-lock: $(VENV)/.tested ## choose new versions: rewrites requirements.lock
-	$(PIP) uv
-	$(BIN)/uv pip compile --universal --upgrade --python-version 3.11 --no-annotate --no-header \
-		--all-extras pyproject.toml --output-file requirements.lock
+LOCK = $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-annotate --no-header
 
-test-prometheus: $(VENV)/.tested $(VENV)/prometheus ## a real Prometheus scrapes a real server (Debian, Ubuntu)
-	PROMETHEUS_BIN=$(VENV)/prometheus/usr/bin $(BIN)/python -m pytest -m clients tests/monitoring
+lock: $(VENV)/.tested ## choose new versions: rewrites requirements.lock and those of the clients, whose own are in their .in
+	$(PIP) uv
+	$(LOCK) --all-extras pyproject.toml --output-file requirements.lock
+	for each in tests/clients/*/requirements.in; do $(LOCK) $$each --output-file $${each%.in}.lock || exit 1; done
 
 settings-table: $(VENV)/.tested ## write the README's tables of settings anew
 	$(BIN)/python -m tests.settings_table
@@ -58,7 +61,21 @@ $(VENV)/.tested: $(VENV)/.served
 	$(PIP) --constraint requirements.lock --editable '.[dev]'
 	touch $@
 
-# Unpacked, not installed: nobody has to be root, and no service starts.
-$(VENV)/prometheus:
-	mkdir -p $@.part && cd $@.part && apt-get download prometheus && dpkg --extract prometheus_*.deb .
-	rm -f $@.part/*.deb && mv $@.part $@
+# One environment for each client. What a broken-off run left is thrown away.
+$(VENV)/clients/%/.made: tests/clients/%/requirements.lock
+	rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	touch $@
+
+# The wheel asks for a newer C library than Debian 12 has; that of Debian 13 is unpacked beside it, for it alone. Where
+# that cannot be, on other systems that are too old, its tests are skipped and say so.
+$(VENV)/clients/perf_analyzer/.made: tests/clients/perf_analyzer/requirements.lock tests/clients/unpack.sh | $(VENV)/.served
+	rm -rf $(@D)
+	$(PIP) --no-deps --platform manylinux_2_38_x86_64 --only-binary :all: --target $(@D)/wheel --requirement $<
+	$(@D)/wheel/perf_analyzer/bin/perf_analyzer --version >/dev/null 2>&1 || ! grep --quiet '^ID=debian' /etc/os-release || \
+		tests/clients/unpack.sh --suite trixie $(@D)/libraries libc6 libstdc++6 libgcc-s1 libssl3t64 zlib1g
+	touch $@
+
+$(VENV)/clients/prometheus/.made: tests/clients/unpack.sh
+	tests/clients/unpack.sh $(@D) prometheus
+	touch $@

@@ -124,7 +124,7 @@ def _commands(routes: APIRouter, engine: Engine) -> None:
     @routes.post(
         "/admin/set_residency",
         summary="Move a model's weights now, in explicit mode",
-        openapi_extra=documented(SetResidency.model_json_schema(), required=True),
+        openapi_extra=documented({"$ref": "#/components/schemas/SetResidency"}, required=True),  # its answer too
     )
     async def set_residency(request: Request) -> SetResidency:
         wanted = _read(SetResidency, await read_object(request))

@@ -7,16 +7,19 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from app.api import admin, configuration, console, log_settings, metadata, metrics, repository, statistics
+from app.api import admin, configuration, console, log_settings, metadata, metrics, openapi, repository, statistics
 from app.api.access import Access
 from app.api.asgi_door import asgi_infer
 from app.api.errors import error_body, error_reply
 from app.api.exchange import InferenceHandler
 from app.api.gate import AccessGate
 from app.api.journal import Journal
+from app.api.paths import methods
+from app.api.schemas import Root
 from app.domain.errors import ServingError
 from app.engine.engine import Engine
 from app.engine.readiness import Readiness
@@ -30,14 +33,6 @@ CODES = {404: "not_found", 405: "method_not_allowed"}
 
 _INFER = "/v2/models/{model}/infer"
 _INFER_VERSION = "/v2/models/{model}/versions/{version}/infer"
-
-_BODY = {
-    "requestBody": {
-        "required": True,
-        "description": "A V2 inference request: JSON, or JSON followed by binary tensors.",
-        "content": {"application/json": {"schema": {"type": "object"}}, "application/octet-stream": {}},
-    }
-}
 
 
 class _Door(Response):
@@ -66,7 +61,14 @@ def create(
     lifespan: Lifespan,
 ) -> FastAPI:
     """Wire the application. Nothing here knows how the parts were built."""
-    app = FastAPI(title="inference-server", version=version, lifespan=lifespan, redirect_slashes=False)
+    app = FastAPIOffline(
+        redoc_url=None,
+        title=metadata.SERVER_NAME,
+        version=version,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        swagger_ui_parameters={"validatorUrl": None},  # no service elsewhere is asked what it thinks of the document
+    )
     app.include_router(statistics.router(engine, status))
     app.include_router(configuration.router(engine))
     app.include_router(metadata.router(engine, readiness, version))
@@ -75,17 +77,18 @@ def create(
     app.include_router(admin.router(engine, status, journal, settings))
     app.include_router(console.router())
 
-    @app.get("/", tags=["V2"], summary="What this is")
+    @app.get("/", tags=["V2"], summary="What this is", response_model=Root)
     async def root() -> dict[str, str]:
         links = {"console": "/console", "docs": "/docs", "status": "/status", "v2": "/v2"}
         return {"name": metadata.SERVER_NAME, "version": version, **links}
 
-    @app.post(_INFER, tags=["V2"], summary="Inference", openapi_extra=_BODY)
-    @app.post(_INFER_VERSION, tags=["V2"], summary="Inference", openapi_extra=_BODY)
-    async def infer(model: str, version: str | None = None) -> Response:
+    @app.post(_INFER, tags=["V2"], summary="Inference", openapi_extra=openapi.INFERENCE)
+    @app.post(_INFER_VERSION, tags=["V2"], summary="Inference", openapi_extra=openapi.INFERENCE)
+    async def infer() -> Response:
         return _Door(handler)
 
     metrics.install(app, status, worker)
+    app.openapi = lambda: openapi.document(app, access)  # type: ignore[method-assign]
     app.add_middleware(AccessGate, access=access)
     _handle_errors(app)
     return app
@@ -105,7 +108,10 @@ def _handle_errors(app: FastAPI) -> None:
     async def http_error(request: Request, error: HTTPException) -> Response:
         code = CODES.get(error.status_code, "invalid_request")
         message = f"{request.method} {request.url.path}: {error.detail}"
-        return answer(error.status_code, message, code, dict(error.headers or {}))
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            headers["Allow"] = ", ".join(sorted(methods(app, request.scope)))
+        return answer(error.status_code, message, code, headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:

@@ -36,7 +36,12 @@ async def read_object(request: Request) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidRequest(f"the body must be a JSON object, not a {type(value).__name__}")
     check_depth(value, (), 1)
-    return value
+    return {name: _whole(each) for name, each in value.items()}
+
+
+def _whole(value: Any) -> Any:
+    """2.0 is a whole number to JSON Schema, and some languages write 2 so."""
+    return int(value) if isinstance(value, float) and abs(value) <= 2**53 and value.is_integer() else value
 
 
 def documented(schema: dict[str, Any], *, required: bool) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import Any
 from fastapi import APIRouter
 
 from app.api.metadata import PLATFORM
+from app.api.paths import Version
+from app.api.schemas import ModelConfiguration
 from app.domain.config import ModelPolicy
 from app.domain.model import ModelSpec
 from app.domain.tensors import TensorSpec
@@ -16,9 +18,15 @@ def router(engine: Engine) -> APIRouter:
     """The routes of this module."""
     routes = APIRouter(tags=["V2"])
 
-    @routes.get("/v2/models/{model}/config", summary="Model configuration")
-    @routes.get("/v2/models/{model}/versions/{version}/config", summary="Model configuration")
-    async def config(model: str, version: str | None = None) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "summary": "Model configuration",
+        "response_model": ModelConfiguration,
+        "response_model_exclude_unset": True,
+    }
+
+    @routes.get("/v2/models/{model}/config", **told)
+    @routes.get("/v2/models/{model}/versions/{version}/config", **told)
+    async def config(model: str, version: Version) -> dict[str, Any]:
         generation = engine.registry.resolve_public(model, version)
         return configuration(generation.bundle.spec, generation.policy)
 

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from app.api.bodies import documented, read_object
+from app.api.schemas import LogSettings
 from app.domain.errors import InvalidRequest
 
 logger = logging.getLogger(__name__)
@@ -15,9 +16,16 @@ _FLAGS: Mapping[int, str] = {logging.ERROR: "log_error", logging.WARNING: "log_w
 
 _VERBOSE = "log_verbose_level"
 
+#: An unsigned number of 32 bits, as Triton's is.
+MOST_VERBOSE = 2**32 - 1
+
 _BODY = {
     "type": "object",
-    "properties": {**{name: {"type": "boolean"} for name in _FLAGS.values()}, _VERBOSE: {"type": "integer"}},
+    "properties": {
+        **{name: {"type": "boolean"} for name in _FLAGS.values()},
+        _VERBOSE: {"type": "integer", "minimum": 0, "maximum": MOST_VERBOSE},
+    },
+    "additionalProperties": False,
 }
 
 
@@ -56,11 +64,16 @@ def router(loudness: Loudness) -> APIRouter:
     """The routes of this module."""
     routes = APIRouter(tags=["V2"])
 
-    @routes.get("/v2/logging", summary="Log settings")
+    @routes.get("/v2/logging", summary="Log settings", response_model=LogSettings)
     async def read() -> dict[str, Any]:
         return loudness.values
 
-    @routes.post("/v2/logging", summary="Change log settings", openapi_extra=documented(_BODY, required=False))
+    @routes.post(
+        "/v2/logging",
+        summary="Change log settings",
+        response_model=LogSettings,
+        openapi_extra=documented(_BODY, required=False),
+    )
     async def write(request: Request) -> dict[str, Any]:
         loudness.change(await read_object(request))
         return loudness.values
@@ -70,8 +83,8 @@ def router(loudness: Loudness) -> APIRouter:
 
 def _check(name: str, value: object) -> None:
     if name == _VERBOSE:
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise InvalidRequest(f"{name!r} must be a whole number, 0 or more, got {value!r:.100}")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_VERBOSE:
+            raise InvalidRequest(f"{name!r} must be a whole number from 0 to {MOST_VERBOSE}, got {value!r:.100}")
     elif name not in _FLAGS.values():
         known = ", ".join([*_FLAGS.values(), _VERBOSE])
         raise InvalidRequest(f"log setting {name!r:.100} cannot be changed while the server runs; these can: {known}")

@@ -6,6 +6,8 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
+from app.api.paths import Version
+from app.api.schemas import Error, Live, ModelMetadata, ModelNames, ModelReady, Ready, ServerMetadata
 from app.domain.errors import ModelNotFound
 from app.domain.tensors import TensorSpec
 from app.engine.engine import Engine
@@ -34,7 +36,7 @@ def router(engine: Engine, readiness: Readiness, version: str) -> APIRouter:
     _health(routes, engine, readiness)
     _models(routes, engine)
 
-    @routes.get("/v2", summary="Server metadata")
+    @routes.get("/v2", summary="Server metadata", response_model=ServerMetadata)
     @routes.get("/v2/", include_in_schema=False)
     async def server() -> dict[str, Any]:
         return {"name": SERVER_NAME, "version": version, "extensions": EXTENSIONS}
@@ -43,24 +45,34 @@ def router(engine: Engine, readiness: Readiness, version: str) -> APIRouter:
 
 
 def _health(routes: APIRouter, engine: Engine, readiness: Readiness) -> None:
-    @routes.get("/v2/health/live", summary="Whether the process should go on living")
+    @routes.get(
+        "/v2/health/live",
+        summary="Whether the process should go on living",
+        response_model=Live,
+        responses={503: {"model": Live, "description": "It should not."}},
+    )
     async def live() -> Response:
         return JSONResponse({"live": engine.alive}, 200 if engine.alive else 503)
 
-    @routes.get("/v2/health/ready", summary="Whether requests should be sent here")
+    @routes.get(
+        "/v2/health/ready",
+        summary="Whether requests should be sent here",
+        response_model=Ready,
+        responses={503: {"model": Ready, "description": "They should not."}},
+    )
     async def ready() -> Response:
         is_ready = readiness.ready(engine.registry.entries, engine.alive)
         return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
 
 
 def _models(routes: APIRouter, engine: Engine) -> None:
-    @routes.get("/v2/models", summary="Names of the models")
+    @routes.get("/v2/models", summary="Names of the models", response_model=ModelNames)
     async def models() -> dict[str, list[str]]:
         return {"models": sorted(engine.registry.public)}
 
-    @routes.get("/v2/models/{model}", summary="Model metadata")
-    @routes.get("/v2/models/{model}/versions/{version}", summary="Model metadata")
-    async def metadata(model: str, version: str | None = None) -> dict[str, Any]:
+    @routes.get("/v2/models/{model}", summary="Model metadata", response_model=ModelMetadata)
+    @routes.get("/v2/models/{model}/versions/{version}", summary="Model metadata", response_model=ModelMetadata)
+    async def metadata(model: str, version: Version) -> dict[str, Any]:
         generation = engine.registry.resolve_public(model, version)
         bundle, spec = generation.bundle, generation.bundle.spec
         return {
@@ -79,9 +91,15 @@ def _models(routes: APIRouter, engine: Engine) -> None:
             },
         }
 
-    @routes.get("/v2/models/{model}/ready", summary="Whether the model serves")
-    @routes.get("/v2/models/{model}/versions/{version}/ready", summary="Whether the model serves")
-    async def model_ready(model: str, version: str | None = None) -> Response:
+    ready: dict[str, Any] = {
+        "summary": "Whether the model serves",
+        "response_model": ModelReady,
+        "responses": {503: {"model": ModelReady | Error, "description": "It does not."}},
+    }
+
+    @routes.get("/v2/models/{model}/ready", **ready)
+    @routes.get("/v2/models/{model}/versions/{version}/ready", **ready)
+    async def model_ready(model: str, version: Version) -> Response:
         entry = engine.registry.public.get(model)
         if entry is None:
             raise ModelNotFound(f"unknown model {model!r}")

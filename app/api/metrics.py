@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from fastapi import FastAPI, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_fastapi_instrumentator import Instrumentator
 
@@ -143,7 +144,7 @@ def install(app: FastAPI, status: StatusReader, worker: str) -> None:
     registry = CollectorRegistry()
     Instrumentator(excluded_handlers=["/metrics", "/v2/models/.*/infer"], registry=registry).instrument(app)
 
-    @app.get("/metrics", tags=["operations"], summary="Prometheus metrics")
+    @app.get("/metrics", tags=["operations"], summary="Prometheus metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         text = []
         for family in render(await status.read_in_turns(), worker):

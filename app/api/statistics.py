@@ -7,6 +7,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from app.api.paths import Version
+from app.api.schemas import Statistics
 from app.engine.engine import Engine
 from app.engine.status import NodeStatus, Serving
 from app.engine.status_reader import StatusReader
@@ -32,13 +34,15 @@ def router(engine: Engine, status: StatusReader) -> APIRouter:
             ]
         }
 
-    @routes.get("/v2/models/stats", summary="Statistics of every model that serves")
+    @routes.get("/v2/models/stats", summary="Statistics of every model that serves", response_model=Statistics)
     async def all_models() -> dict[str, Any]:
         return statistics(await status.read_in_turns())
 
-    @routes.get("/v2/models/{model}/stats", summary="Statistics of a model")
-    @routes.get("/v2/models/{model}/versions/{version}/stats", summary="Statistics of a model")
-    async def one_model(model: str, version: str | None = None) -> dict[str, Any]:
+    @routes.get("/v2/models/{model}/stats", summary="Statistics of a model", response_model=Statistics)
+    @routes.get(
+        "/v2/models/{model}/versions/{version}/stats", summary="Statistics of a model", response_model=Statistics
+    )
+    async def one_model(model: str, version: Version) -> dict[str, Any]:
         name = engine.registry.resolve_public(model, version).bundle.spec.name
         told = status.read(only=name)
         return statistics(replace(told, models=tuple(each for each in told.models if each.name == name)))

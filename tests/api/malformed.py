@@ -280,7 +280,6 @@ _BINARY = [
     _behind("no bytes at all", _sized("x", 12), b"", "'x'"),
     _behind("left over", _sized("x", 12), bytes(13), "'x'"),
     _behind("left over behind JSON data", _request(), b"\0", "additional"),
-    _behind("BOOL of 2", _sized("b", 1), b"\2", "'b'"),
     _behind("BYTES too short for its lengths", _sized("s", 7), bytes(7), "at least 8 bytes"),
     _behind("BYTES of one element too few", _sized("s", 8), b"\4\0\0\0abcd", "'s'"),
     _behind("BYTES with half a length", _sized("s", 8), b"\1\0\0\0a\0\0\0", "'s'"),

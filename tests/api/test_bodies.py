@@ -37,6 +37,12 @@ async def test_anything_else_is_refused(api, body, message):
     assert message in answer.json()["error"]
 
 
+@pytest.mark.parametrize(("written", "read"), [("2", 2), ("2.0", 2), ("20e-1", 2), ("0.0", 0), ("-0.0", 0)])
+async def test_a_whole_number_may_be_written_as_a_float(api, written, read):
+    body = f'{{"log_verbose_level": {written}}}'
+    assert (await api.post("/v2/logging", content=body)).json()["log_verbose_level"] == read
+
+
 @pytest.mark.parametrize("path", [INDEX, "/admin/set_policy"])
 async def test_a_large_body_is_not_read_to_its_end(api, path):
     sent = []

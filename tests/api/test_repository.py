@@ -72,6 +72,14 @@ async def test_load_parameters_are_refused_rather_than_overlooked(explicit, stag
     assert stage.backend.compiled == []
 
 
+@pytest.mark.parametrize("parameters", [False, 0, "", [], None, "config"])
+async def test_load_parameters_that_are_no_object_are_refused_rather_than_overlooked(explicit, stage, parameters):
+    write_identity_bundle(stage.root)
+    answer = await explicit.post(LOAD, json={"parameters": parameters})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    assert stage.backend.compiled == []
+
+
 @pytest.mark.parametrize("path", [LOAD, UNLOAD])
 async def test_in_a_self_managed_mode_nobody_loads_or_unloads(api, stage, path):
     stage.load()

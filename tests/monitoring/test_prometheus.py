@@ -1,8 +1,6 @@
 """A real Prometheus, with the scrape file and the dashboard that ship, and a real server."""
 
 import json
-import os
-import shutil
 import subprocess
 import threading
 from contextlib import contextmanager
@@ -11,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.clients.conftest import environment
 from tests.e2e.conftest import free_port, running
 
 pytestmark = pytest.mark.clients
@@ -30,11 +29,7 @@ MAY_BE_EMPTY = ("worker_drops_total", "worker_weight_load_seconds_total")
 
 def tool(name):
     """A program of Debian's package `prometheus`."""
-    folder = os.environ.get("PROMETHEUS_BIN")
-    found = shutil.which(name, path=folder) if folder else shutil.which(name)
-    if found is None:
-        pytest.fail(f"{name} is not there: make test-prometheus fetches it")
-    return found
+    return environment("prometheus") / "usr" / "bin" / name
 
 
 @pytest.fixture(scope="module")

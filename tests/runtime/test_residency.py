@@ -147,8 +147,13 @@ def test_while_a_load_is_under_way_nobody_asks_for_the_next(make_stage, monkeypa
     late = stage.ask(1, name="coming")
     assert entered.wait(30)
     with stage.dispatcher.locked() as scheduler:
-        ask, asked = scheduler.wanted, []
-        monkeypatch.setattr(scheduler, "wanted", lambda now: asked.append(now) or ask(now))
+        ask, asked = scheduler.wanted, list[float]()
+
+        def wanted(now):
+            asked.append(now)
+            return ask(now)
+
+        monkeypatch.setattr(scheduler, "wanted", wanted)
     third = stage.ask(2, name="third")
     for row in range(5):
         stage.answer(row, name="here")

@@ -65,9 +65,9 @@ def test_raw_body_for_bytes_is_one_element(shape, body):
     assert same(array, objects([body], (1,) * len(shape)))
 
 
-def test_raw_bool_other_than_0_and_1_is_refused():
-    with pytest.raises(InvalidRequest, match="'x'"):
-        raw(b"\1\2", tensor("x", "BOOL", (-1, 2)))
+def test_a_bool_byte_other_than_0_is_true_and_becomes_1():
+    array = raw(bytes([1, 0, 2, 103, 128, 255]), tensor("x", "BOOL", (-1, 6))).inputs["x"]
+    assert (array.dtype, array.tobytes()) == (np.bool_, b"\1\0\1\1\1\1")
 
 
 def test_raw_request_to_two_inputs_is_refused():
