@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from app.api import admin, configuration, log_settings, metadata, metrics, repository, statistics
+from app.api import admin, configuration, log_settings, metadata, metrics, repository, shared_memory, statistics
 from app.api.access import Access
 from app.api.asgi_door import asgi_infer
 from app.api.errors import error_body, error_reply
@@ -21,6 +21,7 @@ from app.domain.errors import ServingError
 from app.engine.engine import Engine
 from app.engine.readiness import Readiness
 from app.engine.status import StatusReader
+from app.runtime.shared_memory import Regions
 
 logger = logging.getLogger(__name__)
 
@@ -64,14 +65,17 @@ def create(
     version: str,
     explicit: bool,
     lifespan: Lifespan,
+    regions: Regions | None = None,
 ) -> FastAPI:
-    """Wire the application. Nothing here knows how the parts were built."""
+    """Wire the application. Nothing here knows how the parts were built. `regions` None offers no shared memory."""
     app = FastAPI(title="inference-server", version=version, lifespan=lifespan, redirect_slashes=False)
     app.include_router(statistics.router(engine, status))
     app.include_router(configuration.router(engine))
-    app.include_router(metadata.router(engine, readiness, version))
+    app.include_router(metadata.router(engine, readiness, version, shared_memory=regions is not None))
     app.include_router(log_settings.router(log_settings.Loudness()))
     app.include_router(repository.router(engine, explicit))
+    if regions is not None:
+        app.include_router(shared_memory.router(regions))
     app.include_router(admin.router(engine, status, journal, settings))
 
     @app.get("/", tags=["V2"], summary="What this is")
@@ -83,8 +87,8 @@ def create(
     async def infer(model: str, version: str | None = None) -> Response:
         return _Door(handler)
 
-    metrics.install(app, status, worker)
-    app.add_middleware(AccessGate, access=access)
+    metrics.install(app, status, journal, worker)
+    app.add_middleware(AccessGate, access=access, handler=handler, journal=journal, shared_memory=regions is not None)
     _handle_errors(app)
     return app
 
