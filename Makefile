@@ -3,9 +3,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+SOAK_MINUTES ?= 30
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve embed test check fmt load lock test-prometheus settings-table clean
+.PHONY: serve embed test check fmt soak load lock test-prometheus settings-table clean
 
 serve: $(VENV)/.served ## serve the example bundles on 127.0.0.1:8000
 	$(BIN)/inference-server serve
@@ -26,6 +27,12 @@ check: $(VENV)/.tested ## formatting, lint, layers, types
 fmt: $(VENV)/.tested ## format and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Room for further soaks: one line each.
+soak: $(VENV)/.tested $(VENV)/soak/.ready ## long runs: 100 000 odd requests, and SOAK_MINUTES (30) of fuzzing the decoder
+	FUZZ_REQUESTS=100000 $(BIN)/python -m pytest -s tests/fuzz
+	$(VENV)/soak/bin/python -m tests.fuzz.decoder var/soak/corpus -max_len=4096 -rss_limit_mb=4096 -timeout=10 \
+		-max_total_time=$$(( $(SOAK_MINUTES) * 60 )) -artifact_prefix=var/soak/ -print_final_stats=1
 
 load: $(VENV)/.tested ## list the load tests; make load SCENARIO=hot_path runs one
 	$(BIN)/python -m load_tests $(SCENARIO)
@@ -56,6 +63,13 @@ $(VENV)/.served: pyproject.toml requirements.lock bundles/requirements.txt
 
 $(VENV)/.tested: $(VENV)/.served
 	$(PIP) --constraint requirements.lock --editable '.[dev]'
+	touch $@
+
+# The fuzzer has an environment of its own: its wheels are large, and there are none for some Pythons.
+$(VENV)/soak/.ready: tests/fuzz/requirements.txt requirements.lock
+	$(PYTHON) -m venv $(VENV)/soak
+	$(VENV)/soak/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint requirements.lock --requirement tests/fuzz/requirements.txt
 	touch $@
 
 # Unpacked, not installed: nobody has to be root, and no service starts.

@@ -148,7 +148,7 @@ def _recorder(settings: Settings) -> Recorder | None:
     if settings.record_dir is None:
         return None
     try:
-        return Recorder(settings.record_dir)
+        return Recorder(settings.record_dir, settings.record_max_bytes)
     except OSError as error:
         raise SettingsError(
             f"INFERENCE_SERVER_RECORD_DIR={settings.record_dir}: cannot be written ({error.strerror}): name a "

@@ -25,6 +25,7 @@ class Api:
 
     app: FastAPI
     stage: Any
+    handler: Inference
 
     def client(self, headers=None, root_path=""):
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, root_path=root_path)
@@ -86,7 +87,7 @@ def make_api(stage):
             lifespan=lifespan,
             regions=regions,
         )
-        return Api(app, stage)
+        return Api(app, stage, handler)
 
     return make
 
