@@ -1,5 +1,6 @@
 """The inference route behind both doors: admit, decode, infer, encode."""
 
+import asyncio
 import logging
 import os
 from functools import partial
@@ -8,7 +9,7 @@ from math import inf
 
 from app.api.access import Access, Door
 from app.api.admission import UNSAID, Admission
-from app.api.codec.aside import LARGE_JSON, parse_large
+from app.api.codec.aside import LARGE_JSON, encode_large, is_large, parse_large
 from app.api.codec.head import parse_head
 from app.api.codec.ranges import Shared
 from app.api.codec.reply import Encoded, Encoder
@@ -19,6 +20,7 @@ from app.api.exchange import Buffer, Reply, RequestHead, Ticket
 from app.api.headers import InferHeaders, read_headers, request_id_of
 from app.api.journal import EndedRequest, Journal
 from app.api.limits import InFlight
+from app.api.response import IN_PLACE_BYTES, is_small, response_of
 from app.api.server_timing import server_timing
 from app.domain.errors import InvalidRequest, PayloadTooLarge, ServingError
 from app.domain.tensors import Tensors
@@ -30,9 +32,6 @@ from app.runtime.recent import DispatchLog
 from app.runtime.shared_memory import Regions
 
 logger = logging.getLogger(__name__)
-
-#: Bodies and answers up to this many bytes are decoded and encoded on the event loop: a hop costs more.
-IN_PLACE_BYTES = 65_536
 
 
 class Inference:
@@ -168,10 +167,10 @@ class Inference:
         answered_at = engine.clock()
         admission.batch = result.batch_rows, result.batch_size
         diverted_from = None if result.generation is admission.asked else admission.head.model
-        if _small(result.outputs):
+        if is_small(result.outputs):
             encoded = self._encode(decoded, result, diverted_from)
         else:
-            encoded = await admission.watch(engine.offload(self._encode, decoded, result, diverted_from))
+            encoded = await admission.watch(self._encode_elsewhere(decoded, result, diverted_from))
         if headers.coding is not None and worth_compressing(encoded.body):
             encoded = await admission.watch(engine.offload(_compressed, headers.coding, encoded))
         now = engine.clock()
@@ -238,11 +237,16 @@ class Inference:
             )
 
     def _encode(self, decoded: Decoded, result: InferResult, diverted_from: str | None) -> Encoded:
-        parameters: dict[str, str | int] | None = None
-        if decoded.parameters or diverted_from is not None:
-            parameters = _answer_parameters(decoded, result, diverted_from)
-        generation = result.generation
-        return self._encoder.encode(decoded, generation.model_id, generation.bundle.spec, result.outputs, parameters)
+        return self._encoder.encode(*response_of(decoded, result, diverted_from))
+
+    def _encode_elsewhere(
+        self, decoded: Decoded, result: InferResult, diverted_from: str | None
+    ) -> "asyncio.Future[Encoded]":
+        """Encode what is large: not on the event loop, and large JSON not in this process."""
+        if self._aside is None or not is_large(decoded, result.generation.bundle.spec, result.outputs):
+            return self.engine.offload(self._encode, decoded, result, diverted_from)
+        response = response_of(decoded, result, diverted_from)
+        return self._aside.run(encode_large, self._aside.ask, self._encoder, response)
 
     def _failed(self, error: Exception, request_id: bytes) -> Reply:
         if not isinstance(error, ServingError):
@@ -270,20 +274,3 @@ def _json_size(size: int, header_length: str | None) -> int:
     if header_length is not None and header_length.isdecimal():
         return min(int(header_length[:20]), size)
     return size
-
-
-def _small(outputs: Tensors) -> bool:
-    """Whether the outputs are quick to encode; of BYTES the array only holds pointers, so few count as quick."""
-    size = 0
-    for array in outputs.values():
-        size += array.size * 1024 if array.dtype.hasobject else array.nbytes
-    return size <= IN_PLACE_BYTES
-
-
-def _answer_parameters(decoded: Decoded, result: InferResult, diverted_from: str | None) -> dict[str, str | int]:
-    parameters: dict[str, str | int] = {}
-    if decoded.parameters.get("explain") is True:
-        parameters |= {"batch_rows": result.batch_rows, "batch_size": result.batch_size}
-    if diverted_from is not None:
-        parameters["fallback_from"] = diverted_from
-    return parameters

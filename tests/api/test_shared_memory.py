@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from app.api.inference import IN_PLACE_BYTES
+from app.api.response import IN_PLACE_BYTES
 from app.runtime import shared_memory
 from tests.api.conftest import ADMIN
 from tests.builders import rows_of
