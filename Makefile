@@ -3,10 +3,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+SOAK_MINUTES ?= 30
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CLIENTS = kserve mlserver perf_analyzer prometheus schemathesis
 
-.PHONY: serve embed test test-clients check fmt load lock settings-table clean
+.PHONY: serve embed test test-clients check fmt soak load lock settings-table clean
 
 serve: $(VENV)/.served ## serve the example bundles on 127.0.0.1:8000
 	$(BIN)/inference-server serve
@@ -30,6 +31,12 @@ check: $(VENV)/.tested ## formatting, lint, layers, types
 fmt: $(VENV)/.tested ## format and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# Room for further soaks: one line each.
+soak: $(VENV)/.tested $(VENV)/soak/.ready ## long runs: 100 000 odd requests, and SOAK_MINUTES (30) of fuzzing the decoder
+	FUZZ_REQUESTS=100000 $(BIN)/python -m pytest -s tests/fuzz
+	$(VENV)/soak/bin/python -m tests.fuzz.decoder var/soak/corpus -max_len=4096 -rss_limit_mb=4096 -timeout=10 \
+		-max_total_time=$$(( $(SOAK_MINUTES) * 60 )) -artifact_prefix=var/soak/ -print_final_stats=1
 
 load: $(VENV)/.tested ## list the load tests; make load SCENARIO=hot_path runs one
 	$(BIN)/python -m load_tests $(SCENARIO)
@@ -78,4 +85,11 @@ $(VENV)/clients/perf_analyzer/.made: tests/clients/perf_analyzer/requirements.lo
 
 $(VENV)/clients/prometheus/.made: tests/clients/unpack.sh
 	tests/clients/unpack.sh $(@D) prometheus
+	touch $@
+
+# The fuzzer has an environment of its own: its wheels are large, and there are none for some Pythons.
+$(VENV)/soak/.ready: tests/fuzz/requirements.txt requirements.lock
+	$(PYTHON) -m venv $(VENV)/soak
+	$(VENV)/soak/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint requirements.lock --requirement tests/fuzz/requirements.txt
 	touch $@

@@ -90,7 +90,7 @@ def serve(_: argparse.Namespace) -> NoReturn:
         create_app(settings),
         host=endpoints.host,
         port=endpoints.port,
-        http=FastPathProtocol if endpoints.fast_path else "httptools",
+        http=FastPathProtocol,  # without a handler in the lifespan state it has limits and patience, and passes all on
         loop="auto",
         ws="none",
         lifespan="on",

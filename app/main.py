@@ -44,6 +44,7 @@ from app.runtime.loader import Loader
 from app.runtime.recorder import Recorder
 from app.runtime.registry import Generation, ModelRegistry
 from app.runtime.residency import ResidencyKeeper
+from app.runtime.shared_memory import Regions
 from app.runtime.tuning import Tuning
 from app.runtime.watcher import RepositoryWatcher
 from app.runtime.weights import WeightCache
@@ -115,9 +116,9 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
     recorder = _recorder(settings)
     journal = Journal(clock, dispatcher.log, settings.slow_request_ms / 1e3 or inf, recorder)
     engine.watchdog.on_lost = partial(journal.write_out, recent_file(settings))
-    access = Access(_secret(settings.endpoints.api_token), _admin_token(settings))
-    aside = Aside("json_process", COMMAND)
-    inference = Inference(engine, access, _in_flight(settings), settings.endpoints.max_json_bytes, aside, journal)
+    access, in_flight = Access(_secret(settings.endpoints.api_token), _admin_token(settings)), _in_flight(settings)
+    aside, regions = Aside("json_process", COMMAND), Regions() if settings.endpoints.shared_memory else None
+    inference = Inference(engine, access, in_flight, settings.endpoints.max_json_bytes, aside, journal, regions)
     return Node(
         settings, backend, engine, dispatcher, control, keeper, loader, hooks, metas, watcher, readiness, status,
         recorder, access, inference, aside,
@@ -147,7 +148,7 @@ def _recorder(settings: Settings) -> Recorder | None:
     if settings.record_dir is None:
         return None
     try:
-        return Recorder(settings.record_dir)
+        return Recorder(settings.record_dir, settings.record_max_bytes)
     except OSError as error:
         raise SettingsError(
             f"INFERENCE_SERVER_RECORD_DIR={settings.record_dir}: cannot be written ({error.strerror}): name a "
@@ -196,6 +197,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         version=version("inference-server"),
         explicit=node.settings.model_control_mode == "explicit",
         lifespan=lifespan,
+        regions=node.inference.regions,
     )
 
 

@@ -94,6 +94,8 @@ class Settings(BaseSettings):
     """Log requests that take longer; 0 for never."""
     record_dir: Path | None = None
     """Where arrivals are recorded for the simulator; nowhere by default."""
+    record_max_bytes: Annotated[int, Field(ge=1_048_576)] = 1_073_741_824
+    """Most bytes of recorded arrivals that are kept; the oldest files go."""
     runtime: RuntimeConfig = RuntimeConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     endpoints: EndpointsConfig = EndpointsConfig()

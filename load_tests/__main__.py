@@ -22,6 +22,7 @@ SCENARIOS: Mapping[str, str] = {
     "weight_sharing": "memory and speed of all compiled sizes of one model, against one session, and plain ones",
     "catalogue": "answers, bytes on the device and memory with twenty models where six fit, against all of them",
     "churn": "memory, files and threads over hundreds of loads and evictions",
+    "large_bodies": "latency of liveness and status while bodies of 50 MB come and go, binary and JSON",
     "beside": "latency of one model and of liveness while a large model compiles and loads, against quiet",
     "simulate": "rules of scheduling against each other, on a virtual clock: no server, no verdict, not in `all`",
 }

@@ -27,18 +27,22 @@ OPEN_PREFIXES = ("/console",)
 ADMIN_PREFIXES = ("/admin", "/v2/repository/models")
 
 
-#: Paths that anyone with the API token may read, and only the admin may write.
-ADMIN_WRITES = frozenset({"/v2/logging"})
+#: Paths, and all below them, that anyone with the API token may read, and only the admin may write.
+ADMIN_WRITES = ("/v2/logging", "/v2/systemsharedmemory")
 
 
-def door_of(path: str, method: str = "GET") -> Door:
-    """The door of a decoded path; slashes at the end and doubled ones open no other door."""
+def door_of(path: str, method: str = "GET", *, shared_memory: bool = True) -> Door:
+    """The door of a decoded path; slashes at the end and doubled ones open no other door.
+
+    Without `shared_memory` its routes are unknown ones, for which nobody needs more than for any other.
+    """
     plain = "/" + "/".join(segment for segment in path.split("/") if segment)
     if plain in OPEN_PATHS or _under(plain, OPEN_PREFIXES):
         return Door.OPEN
     if _under(plain, ADMIN_PREFIXES):
         return Door.ADMIN
-    if plain in ADMIN_WRITES and method not in ("GET", "HEAD"):
+    writes = ADMIN_WRITES if shared_memory else ADMIN_WRITES[:1]
+    if _under(plain, writes) and method not in ("GET", "HEAD"):
         return Door.ADMIN
     segments = plain.split("/")
     if segments[1:3] == ["v2", "repository"] and segments[-1] in ("load", "unload"):

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from app.api.compression import decompress
+from app.api.compression import Inflater
 from app.api.exchange import Buffer, RequestHead
 from app.api.headers import InferHeaders
 from app.api.journal import EndedRequest, Journal
@@ -14,6 +14,12 @@ from app.engine.request import Timings
 from app.runtime.registry import Generation
 
 UNSAID = "unsaid"
+
+#: Bytes that a compressed body may grow by between two looks at what is in flight.
+INFLATE_STEP = 1 << 22
+
+#: A byte of a compressed body stands for so many at most.
+MOST_INFLATED = 1032
 
 
 class Admission:
@@ -91,12 +97,23 @@ class Admission:
             raise
         self._nbytes += nbytes
 
-    async def unpack(self, body: Buffer, coding: str) -> bytes:
-        """The plain body of a compressed one, which counts from now on. Raises as `decompress` and `grow` do."""
+    async def unpack(self, body: Buffer, coding: str) -> bytearray:
+        """The plain body of a compressed one. Raises as `Inflater.more` and `grow` do.
+
+        Bytes count before they exist, a step at a time, and at last as many as there are.
+        """
         most = self._in_flight.max_body_bytes
-        plain = await self.watch(self._engine.offload(decompress, body, coding, most))
-        self.grow(len(plain) - self._nbytes)
-        return plain
+        inflater, step = Inflater(body, coding, most), min(INFLATE_STEP, MOST_INFLATED * len(body) + 64)
+        done = False
+        while not done:
+            there = len(inflater.plain)
+            target = min(there + step, most)
+            if target > self._nbytes:
+                self.grow(target - self._nbytes)
+            done = await self.watch(self._engine.offload(inflater.more, max(target - there, 1)))
+        self._in_flight.hold(len(inflater.plain) - self._nbytes)
+        self._nbytes = len(inflater.plain)
+        return inflater.plain
 
     def release(self, code: str | None = UNSAID) -> None:
         """Give the place back, the first time.

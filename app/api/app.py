@@ -11,7 +11,18 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from app.api import admin, configuration, console, log_settings, metadata, metrics, openapi, repository, statistics
+from app.api import (
+    admin,
+    configuration,
+    console,
+    log_settings,
+    metadata,
+    metrics,
+    openapi,
+    repository,
+    shared_memory,
+    statistics,
+)
 from app.api.access import Access
 from app.api.asgi_door import asgi_infer
 from app.api.errors import error_body, error_reply
@@ -24,6 +35,7 @@ from app.domain.errors import ServingError
 from app.engine.engine import Engine
 from app.engine.readiness import Readiness
 from app.engine.status_reader import StatusReader
+from app.runtime.shared_memory import Regions
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +71,9 @@ def create(
     version: str,
     explicit: bool,
     lifespan: Lifespan,
+    regions: Regions | None = None,
 ) -> FastAPI:
-    """Wire the application. Nothing here knows how the parts were built."""
+    """Wire the application. Nothing here knows how the parts were built. `regions` None offers no shared memory."""
     app = FastAPIOffline(
         redoc_url=None,
         title=metadata.SERVER_NAME,
@@ -71,9 +84,11 @@ def create(
     )
     app.include_router(statistics.router(engine, status))
     app.include_router(configuration.router(engine))
-    app.include_router(metadata.router(engine, readiness, version))
+    app.include_router(metadata.router(engine, readiness, version, shared_memory=regions is not None))
     app.include_router(log_settings.router(log_settings.Loudness()))
     app.include_router(repository.router(engine, explicit))
+    if regions is not None:
+        app.include_router(shared_memory.router(regions))
     app.include_router(admin.router(engine, status, journal, settings))
     app.include_router(console.router())
 
@@ -87,9 +102,9 @@ def create(
     async def infer() -> Response:
         return _Door(handler)
 
-    metrics.install(app, status, worker)
+    metrics.install(app, status, journal, worker)
     app.openapi = lambda: openapi.document(app, access)  # type: ignore[method-assign]
-    app.add_middleware(AccessGate, access=access)
+    app.add_middleware(AccessGate, access=access, handler=handler, journal=journal, shared_memory=regions is not None)
     _handle_errors(app)
     return app
 

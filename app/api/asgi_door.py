@@ -9,7 +9,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from app.api.connection import Body, forgettable, framing, infer_target
-from app.api.exchange import Buffer, InferenceHandler, Reply, RequestHead, Ticket
+from app.api.exchange import Buffer, HeaderList, InferenceHandler, Reply, RequestHead, Ticket
 from app.api.malformed import LATE
 from app.domain.errors import InvalidRequest
 
@@ -23,9 +23,8 @@ async def asgi_infer(handler: InferenceHandler, scope: Scope, receive: Receive, 
 
     `scope` is that of an HTTP request to an inference route, with its body unread.
     """
-    headers = [(name.lower(), value) for name, value in scope["headers"]]
-    length, waits = framing(headers)
-    head = RequestHead(*_target(scope), tuple(headers), monotonic(), length)
+    headers, length, waits = _framed(scope)
+    head = RequestHead(*_target(scope), headers, monotonic(), length)
     try:
         ticket = handler.admit(head)
     except Exception as error:
@@ -42,6 +41,8 @@ async def asgi_infer(handler: InferenceHandler, scope: Scope, receive: Receive, 
         await send_reply(handler.refuse(head, LATE), send, ends=True)
         return
     except Exception as error:
+        if isinstance(error, InvalidRequest):
+            ticket.release(error.code)
         await send_reply(handler.refuse(head, error), send, ends=True)
         return
     finally:
@@ -49,14 +50,33 @@ async def asgi_infer(handler: InferenceHandler, scope: Scope, receive: Receive, 
     await send_reply(reply, send)
 
 
+def head_of(scope: Scope) -> RequestHead | None:
+    """The head of an inference request before it was routed; None for any other."""
+    target = _raw_target(scope)
+    if target is None:
+        return None
+    headers, length, _ = _framed(scope)
+    return RequestHead(*target, headers, monotonic(), length)
+
+
+def _framed(scope: Scope) -> tuple[HeaderList, int | None, bool]:
+    """Headers with names in lower case, and how the body comes (`framing`)."""
+    headers = tuple([(name.lower(), value) for name, value in scope["headers"]])
+    return headers, *framing(headers)
+
+
 def _target(scope: Scope) -> tuple[str, str | None]:
     """Model and version as the fast door reads them: from the raw path, where the server passes it on."""
-    raw: bytes = scope.get("raw_path") or b""
-    found = infer_target(raw.removeprefix(scope.get("root_path", "").encode()))
+    found = _raw_target(scope)
     if found is not None:
         return found
     parameters: Mapping[str, Any] = scope.get("path_params", {})
     return parameters["model"], parameters.get("version")
+
+
+def _raw_target(scope: Scope) -> tuple[str, str | None] | None:
+    raw: bytes = scope.get("raw_path") or b""
+    return infer_target(raw.removeprefix(scope.get("root_path", "").encode()))
 
 
 async def _read(ticket: Ticket, length: int | None, receive: Receive) -> Buffer:

@@ -18,28 +18,49 @@ MIN_COMPRESSED = 1024
 #: So much of an answer is tried: tensors of floats hardly shrink, and trying them whole costs a second per 50 MB.
 _SAMPLE = 16_384
 
+#: So much of a packed body is given to zlib at once: what it leaves over is copied each time.
+_FED = 1 << 18
+
 #: Higher levels take several times as long for a few per cent.
 _LEVEL = 1
 
 
-def decompress(body: Buffer, coding: str, most: int) -> bytes:
-    """The plain body, of at most `most` bytes: no more than that is ever unpacked.
+class Inflater:
+    """Unpacks a body piece by piece, so that its size is known, and can be refused, before there is more of it.
 
-    Without the interpreter for most of the time. Raises `PayloadTooLarge`, or `InvalidRequest` for a stream that is
-    malformed, that ends too early, or that something follows.
+    One thread at a time; mostly without the interpreter. `plain` is what was unpacked so far.
     """
-    stream = zlib.decompressobj(DECODERS[coding])
-    try:
-        plain = stream.decompress(body, most + 1)
-    except zlib.error as error:
-        raise InvalidRequest(f"the body is not {coding}: {error}") from None
-    if len(plain) > most:
-        raise PayloadTooLarge(f"the decompressed body has more than {most} bytes, the most that is taken")
-    if not stream.eof:
-        raise InvalidRequest(f"the {coding} body ends before its end")
-    if stream.unused_data:
-        raise InvalidRequest(f"{len(stream.unused_data)} bytes follow the end of the {coding} body")
-    return plain
+
+    def __init__(self, body: Buffer, coding: str, most: int) -> None:
+        self._coding = coding
+        self._most = most
+        self._stream = zlib.decompressobj(DECODERS[coding])
+        self._packed = memoryview(body)
+        self.plain = bytearray()
+
+    def more(self, room: int) -> bool:
+        """Unpack up to `room` bytes more; whether that was all.
+
+        Raises `PayloadTooLarge`, or `InvalidRequest` for a stream that is malformed, that ends too early, or that
+        something follows.
+        """
+        stream, end = self._stream, len(self.plain) + room
+        while len(self.plain) < end and not stream.eof:
+            packed: Buffer = stream.unconsumed_tail
+            if not packed:
+                packed, self._packed = self._packed[:_FED], self._packed[_FED:]
+            try:
+                piece = stream.decompress(packed, end - len(self.plain))
+            except zlib.error as error:
+                raise InvalidRequest(f"the body is not {self._coding}: {error}") from None
+            if not piece and not packed and not stream.eof:
+                raise InvalidRequest(f"the {self._coding} body ends before its end")
+            self.plain += piece
+        if len(self.plain) > self._most:
+            raise PayloadTooLarge(f"the decompressed body has more than {self._most} bytes, the most that is taken")
+        if stream.eof and (follows := len(stream.unused_data) + len(self._packed)):
+            raise InvalidRequest(f"{follows} bytes follow the end of the {self._coding} body")
+        return stream.eof
 
 
 def choose(accept: bytes) -> str | None:

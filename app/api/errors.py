@@ -14,6 +14,7 @@ HTTP_STATUS: Mapping[type[errors.ServingError], int] = {
     errors.Unauthorized: 401,
     errors.Forbidden: 403,
     errors.ModelNotFound: 404,
+    errors.RegionNotFound: 404,
     errors.Unsupported: 409,
     errors.PayloadTooLarge: 413,
     errors.UnsupportedEncoding: 415,

@@ -16,7 +16,7 @@ from app.api.answers import Answers
 from app.api.connection import Exchange, Repeat, forgettable, framing, head_size, infer_target, readable
 from app.api.exchange import InferenceHandler, Reply
 from app.api.malformed import BROKEN, CHUNKED_UPGRADE, LATE, MALFORMED, MAX_HEAD_BYTES, TOO_LARGE, TOO_SLOW, identified
-from app.api.patience import Patience, credited
+from app.api.patience import Patience
 from app.api.replay import replay
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class FastPathProtocol(HttpToolsProtocol):
         """Take the body bytes that the parser is not to see; return what is left for it."""
         exchange = self._receiving
         if exchange is not None and exchange.head.content_length is not None:
-            self._patience.since = credited(self._patience.since, len(data), self._now)
+            self._patience.took(len(data), self._now)
             data = exchange.pour(data)
             if not exchange.body.missing:
                 # The old parser still waits for this body.
@@ -198,7 +198,7 @@ class FastPathProtocol(HttpToolsProtocol):
         self._answers.push((cycle, app))
 
     def on_body(self, body: bytes) -> None:
-        self._patience.since = credited(self._patience.since, len(body), self._now)
+        self._patience.took(len(body), self._now)
         self._overhead = 0
         if self._receiving is not None:
             self._receiving.body.add(body)

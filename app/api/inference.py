@@ -1,5 +1,6 @@
 """The inference route behind both doors: admit, decode, infer, encode."""
 
+import asyncio
 import logging
 import os
 from functools import partial
@@ -8,8 +9,9 @@ from math import inf
 
 from app.api.access import Access, Door
 from app.api.admission import UNSAID, Admission
-from app.api.codec.aside import LARGE_JSON, parse_large
+from app.api.codec.aside import LARGE_JSON, encode_large, is_large, parse_large
 from app.api.codec.head import parse_head
+from app.api.codec.ranges import Shared
 from app.api.codec.reply import Encoded, Encoder
 from app.api.codec.request import Decoded, Decoder, Parse
 from app.api.compression import compress, worth_compressing
@@ -18,17 +20,18 @@ from app.api.exchange import Buffer, Reply, RequestHead, Ticket
 from app.api.headers import InferHeaders, read_headers, request_id_of
 from app.api.journal import EndedRequest, Journal
 from app.api.limits import InFlight
-from app.domain.errors import PayloadTooLarge, ServingError
+from app.api.response import IN_PLACE_BYTES, is_small, response_of
+from app.api.server_timing import server_timing
+from app.domain.errors import InvalidRequest, PayloadTooLarge, ServingError
 from app.domain.tensors import Tensors
 from app.engine.engine import ESCAPES, Engine
-from app.engine.request import InferRequest, InferResult, Timings
+from app.engine.request import InferRequest, InferResult
+from app.repository.bundle import Bundle
 from app.runtime.aside import Aside
 from app.runtime.recent import DispatchLog
+from app.runtime.shared_memory import Regions
 
 logger = logging.getLogger(__name__)
-
-#: Bodies and answers up to this many bytes are decoded and encoded on the event loop: a hop costs more.
-IN_PLACE_BYTES = 65_536
 
 
 class Inference:
@@ -42,8 +45,10 @@ class Inference:
         max_json_bytes: int,
         aside: Aside | None = None,
         journal: Journal | None = None,
+        regions: Regions | None = None,
     ) -> None:
         self.engine = engine
+        self.regions = regions
         self.journal = journal or Journal(engine.clock, DispatchLog())
         self.in_flight = in_flight
         self._access = access
@@ -70,8 +75,10 @@ class Inference:
         self.in_flight.enter(head.model, asked.holders.count, nbytes)
         try:
             generation = self.engine.begin(asked, deadline, head.received_at)
-        except ServingError:
+        except ServingError as error:
             self.in_flight.leave(nbytes)
+            self._note_refusal(head, error)
+            head.admitted = True  # as far as the books go: the model's account has it
             raise
         head.admitted = True
         return Admission(
@@ -92,18 +99,23 @@ class Inference:
 
     def refuse(self, head: RequestHead, error: Exception) -> Reply:
         """The reply to a request that was not admitted, or that its client did not complete."""
-        request_id = request_id_of(head.headers)
         if not head.admitted:
-            code = error.code if isinstance(error, ServingError) else "internal"
-            seconds, nbytes = self.engine.clock() - head.received_at, head.content_length or 0
-            model = head.model if head.model in self.engine.registry.public else None
-            timeout = inf if head.read is None else head.read.timeout
-            if model is not None and (serving := self.engine.registry.serving.get(model)) is not None:
-                timeout = min(timeout, (serving.policy.default_timeout_ms or inf) / 1e3)
-            self.journal.ended(
-                EndedRequest(head.received_at, model, request_id, code, seconds, timeout, nbytes=nbytes), head.headers
-            )
-        return self._failed(error, request_id)
+            self.journal.refusals[self._note_refusal(head, error)] += 1
+        return self._failed(error, request_id_of(head.headers))
+
+    def _note_refusal(self, head: RequestHead, error: Exception) -> str:
+        """Remember a request that no model took; the code of its error."""
+        code = error.code if isinstance(error, ServingError) else "internal"
+        request_id, registry = request_id_of(head.headers), self.engine.registry
+        seconds, nbytes = self.engine.clock() - head.received_at, head.content_length or 0
+        model = head.model if head.model in registry.public else None
+        timeout = inf if head.read is None else head.read.timeout
+        if model is not None and (serving := registry.serving.get(model)) is not None:
+            timeout = min(timeout, (serving.policy.default_timeout_ms or inf) / 1e3)
+        self.journal.ended(
+            EndedRequest(head.received_at, model, request_id, code, seconds, timeout, nbytes=nbytes), head.headers
+        )
+        return code
 
     def _new_id(self) -> bytes:
         return f"{self._id_prefix}-{next(self._ids):x}".encode()
@@ -134,11 +146,11 @@ class Inference:
             decoded = self._decode(admission, body)
         else:
             decoded = await self._decode_elsewhere(admission, body)
+        if decoded.shared is not None or decoded.timeout_us is not None:
+            await self._obey(admission, decoded)
         decoded_at, timings = engine.clock(), admission.timings
         timings.decode = decoded_at - began
         admission.rows = admission.generation.bundle.spec.client_rows(decoded.inputs)
-        if decoded.timeout_us is not None:
-            admission.tighten(decoded.timeout_us / 1e6, decoded_at)
         request = InferRequest(
             admission.generation,
             decoded.inputs,
@@ -155,10 +167,10 @@ class Inference:
         answered_at = engine.clock()
         admission.batch = result.batch_rows, result.batch_size
         diverted_from = None if result.generation is admission.asked else admission.head.model
-        if _small(result.outputs):
+        if is_small(result.outputs):
             encoded = self._encode(decoded, result, diverted_from)
         else:
-            encoded = await admission.watch(engine.offload(self._encode, decoded, result, diverted_from))
+            encoded = await admission.watch(self._encode_elsewhere(decoded, result, diverted_from))
         if headers.coding is not None and worth_compressing(encoded.body):
             encoded = await admission.watch(engine.offload(_compressed, headers.coding, encoded))
         now = engine.clock()
@@ -174,8 +186,7 @@ class Inference:
         if other is None:
             raise
         bundle = other.bundle
-        if bundle.spec.text_inputs and bundle.hooks.preprocess is None:
-            bundle.spec.check_text(request.inputs)
+        check_text(bundle, request.inputs)
         return await self.engine.infer(request._replace(generation=other))
 
     async def _decode_elsewhere(self, admission: Admission, body: Buffer) -> Decoded:
@@ -193,11 +204,30 @@ class Inference:
         if len(body) > self._max_json_bytes:
             self._check_json(_json_size(len(body), header_length))
         bundle = generation.bundle
-        spec = bundle.spec
-        decoded = self._decoder.decode(body, header_length, generation.model_id, spec, parse)
-        if spec.text_inputs and bundle.hooks.preprocess is None:
-            spec.check_text(decoded.inputs)
+        decoded = self._decoder.decode(body, header_length, generation.model_id, bundle.spec, parse)
+        if decoded.shared is None:
+            check_text(bundle, decoded.inputs)
         return decoded
+
+    async def _obey(self, admission: Admission, decoded: Decoded) -> None:
+        """Heed what few requests ask for."""
+        if decoded.timeout_us is not None:
+            admission.tighten(decoded.timeout_us / 1e6, self.engine.clock())
+        if decoded.shared is not None:
+            await self._attach(admission, decoded, decoded.shared)
+
+    async def _attach(self, admission: Admission, decoded: Decoded, shared: Shared) -> None:
+        """Hold the regions that a request names until it is answered, and read the inputs that are there."""
+        if self.regions is None:
+            raise InvalidRequest("'shared_memory_region': shared memory is not offered, send the data itself")
+        decoded.regions = self.regions.hold(shared.regions)
+        shared.check(decoded.regions)
+        admission.grow(shared.nbytes)
+        if shared.nbytes <= IN_PLACE_BYTES:
+            decoded.inputs.update(shared.read(decoded.regions))
+        else:
+            decoded.inputs.update(await admission.watch(self.engine.offload(shared.read, decoded.regions)))
+        check_text(admission.generation.bundle, decoded.inputs)
 
     def _check_json(self, size: int) -> None:
         if size > self._max_json_bytes:
@@ -207,11 +237,16 @@ class Inference:
             )
 
     def _encode(self, decoded: Decoded, result: InferResult, diverted_from: str | None) -> Encoded:
-        parameters: dict[str, str | int] | None = None
-        if decoded.parameters or diverted_from is not None:
-            parameters = _answer_parameters(decoded, result, diverted_from)
-        generation = result.generation
-        return self._encoder.encode(decoded, generation.model_id, generation.bundle.spec, result.outputs, parameters)
+        return self._encoder.encode(*response_of(decoded, result, diverted_from))
+
+    def _encode_elsewhere(
+        self, decoded: Decoded, result: InferResult, diverted_from: str | None
+    ) -> "asyncio.Future[Encoded]":
+        """Encode what is large: not on the event loop, and large JSON not in this process."""
+        if self._aside is None or not is_large(decoded, result.generation.bundle.spec, result.outputs):
+            return self.engine.offload(self._encode, decoded, result, diverted_from)
+        response = response_of(decoded, result, diverted_from)
+        return self._aside.run(encode_large, self._aside.ask, self._encoder, response)
 
     def _failed(self, error: Exception, request_id: bytes) -> Reply:
         if not isinstance(error, ServingError):
@@ -220,6 +255,13 @@ class Inference:
         reply = error_reply(error, request_id.decode("latin-1"))
         reply.fresh = ((b"x-request-id", request_id),)
         return reply
+
+
+def check_text(bundle: Bundle, inputs: Tensors) -> None:
+    """Refuse text that is none, where no hook makes the model's inputs of what the client sent."""
+    spec = bundle.spec
+    if spec.text_inputs and bundle.hooks.preprocess is None:
+        spec.check_text(inputs)
 
 
 def _compressed(coding: str, encoded: Encoded) -> Encoded:
@@ -232,45 +274,3 @@ def _json_size(size: int, header_length: str | None) -> int:
     if header_length is not None and header_length.isdecimal():
         return min(int(header_length[:20]), size)
     return size
-
-
-def _small(outputs: Tensors) -> bool:
-    """Whether the outputs are quick to encode; of BYTES the array only holds pointers, so few count as quick."""
-    size = 0
-    for array in outputs.values():
-        size += array.size * 1024 if array.dtype.hasobject else array.nbytes
-    return size <= IN_PLACE_BYTES
-
-
-def _answer_parameters(decoded: Decoded, result: InferResult, diverted_from: str | None) -> dict[str, str | int]:
-    parameters: dict[str, str | int] = {}
-    if decoded.parameters.get("explain") is True:
-        parameters |= {"batch_rows": result.batch_rows, "batch_size": result.batch_size}
-    if diverted_from is not None:
-        parameters["fallback_from"] = diverted_from
-    return parameters
-
-
-#: Without hooks and loads: numbers take a while to write.
-_PLAIN_TIMING = (
-    b"decode;dur=%.3f, preprocess;dur=0.000, queue;dur=%.3f, load;dur=0.000, compute;dur=%.3f, "
-    b"postprocess;dur=0.000, encode;dur=%.3f"
-)
-
-
-def server_timing(timings: Timings) -> bytes:
-    """The value of the `Server-Timing` header: milliseconds per stage."""
-    if not (timings.preprocess or timings.load or timings.postprocess):
-        return _PLAIN_TIMING % (timings.decode * 1e3, timings.queue * 1e3, timings.compute * 1e3, timings.encode * 1e3)
-    return (
-        b"decode;dur=%.3f, preprocess;dur=%.3f, queue;dur=%.3f, load;dur=%.3f, compute;dur=%.3f, "
-        b"postprocess;dur=%.3f, encode;dur=%.3f"
-    ) % (
-        timings.decode * 1e3,
-        timings.preprocess * 1e3,
-        timings.queue * 1e3,
-        timings.load * 1e3,
-        timings.compute * 1e3,
-        timings.postprocess * 1e3,
-        timings.encode * 1e3,
-    )

@@ -1,7 +1,7 @@
 """What is known of requests when they end: remembered, and told in the log or a file where that is wanted."""
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from math import inf
@@ -14,11 +14,12 @@ from app.api.exchange import HeaderList
 from app.runtime.accounts import DROP_REASONS, STAGES
 from app.runtime.recent import REMEMBERED, DispatchLog
 from app.runtime.recorder import Arrival, Recorder
+from app.runtime.sparing import Sparing
 
 logger = logging.getLogger(__name__)
 
-#: Of one model and one code, one line is logged in so many seconds; the next one says how many were not.
-LINE_EVERY_SECONDS = 1.0
+#: Of a path that somebody made up, so many characters are logged.
+LONGEST_PATH = 200
 
 #: Hexadecimal digits of a W3C trace id.
 _TRACE_ID = 32
@@ -65,7 +66,9 @@ class Journal:
         """Whether there is no more to do with an answered request than to `remember` it."""
         self.remember: Callable[[tuple[Any, ...]], None] = self._ended.append
         """Note one answered request, as the plain fields of an `EndedRequest`: making one takes longer."""
-        self._told: dict[tuple[str | None, str | None], tuple[float, int]] = {}
+        self.refusals: Counter[str] = Counter()
+        """Inference requests that no model took, by the code of their error: they are in nobody's account."""
+        self._sparing = Sparing()
 
     def ended(self, request: EndedRequest, headers: HeaderList) -> None:
         """Note one request; `headers` are read only for what is logged."""
@@ -80,6 +83,20 @@ class Journal:
                     self._epoch + request.received_at, request.asked or request.model, request.rows, timeout, outcome
                 )
             )
+
+    def barred(self, method: str, path: str, request_id: bytes, code: str, now: float, headers: HeaderList) -> None:
+        """Tell of a request to another route than inference that came without the token; `now` as the clock has it."""
+        suppressed = self._sparing.suppressed((None, f"barred {code}"), now)
+        if suppressed is not None:
+            facts = {
+                "method": method,
+                "path": path[:LONGEST_PATH],
+                "code": code,
+                "request_id": request_id.decode("latin-1"),
+                "trace_id": trace_id(headers),
+                "suppressed": suppressed or None,
+            }
+            _warn("request refused", facts)
 
     def latest(self, most: int = REMEMBERED) -> Mapping[str, list[dict[str, Any]]]:
         """The latest requests and dispatches, oldest first, as JSON has them; instants in seconds since 1970."""
@@ -110,12 +127,9 @@ class Journal:
             logger.error("the latest requests and dispatches are in %s", path)
 
     def _tell(self, request: EndedRequest, headers: HeaderList) -> None:
-        key, now = (request.model, request.code), request.received_at + request.seconds
-        told_at, suppressed = self._told.get(key, (-inf, 0))
-        if now - told_at < LINE_EVERY_SECONDS:
-            self._told[key] = told_at, suppressed + 1
+        suppressed = self._sparing.suppressed((request.model, request.code), request.received_at + request.seconds)
+        if suppressed is None:
             return
-        self._told[key] = now, 0
         facts = {
             "model": request.model,
             "code": request.code,
@@ -130,9 +144,7 @@ class Journal:
             "suppressed": suppressed or None,
         }
         what = "slow" if request.code is None else "dropped" if request.code in DROP_REASONS else "failed"
-        logger.warning(
-            "request %s", what, extra={"facts": {name: value for name, value in facts.items() if value is not None}}
-        )
+        _warn(f"request {what}", facts)
 
 
 def trace_id(headers: HeaderList) -> str | None:
@@ -143,6 +155,10 @@ def trace_id(headers: HeaderList) -> str | None:
             if len(parts) >= 4 and len(parts[1]) == _TRACE_ID and set(parts[1]) <= set("0123456789abcdef"):
                 return parts[1]
     return None
+
+
+def _warn(what: str, facts: Mapping[str, Any]) -> None:
+    logger.warning(what, extra={"facts": {name: value for name, value in facts.items() if value is not None}})
 
 
 def _milliseconds(seconds: float) -> float:

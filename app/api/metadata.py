@@ -17,10 +17,13 @@ from app.runtime.registry import ModelState
 SERVER_NAME = "inference-server"
 
 #: Only what is implemented.
-EXTENSIONS = [
+EXTENSIONS = (
     "classification", "model_repository", "model_configuration", "binary_tensor_data", "parameters", "statistics",
     "logging",
-]  # fmt: skip
+)  # fmt: skip
+
+#: And this where it is offered.
+SHARED_MEMORY = "system_shared_memory"
 
 PLATFORM = "onnx_onnxv1"
 
@@ -30,16 +33,17 @@ def tensor_metadata(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
     return [{"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)} for spec in specs]
 
 
-def router(engine: Engine, readiness: Readiness, version: str) -> APIRouter:
+def router(engine: Engine, readiness: Readiness, version: str, *, shared_memory: bool) -> APIRouter:
     """The routes of this module."""
     routes = APIRouter(tags=["V2"])
+    extensions = [*EXTENSIONS, *([SHARED_MEMORY] if shared_memory else [])]
     _health(routes, engine, readiness)
     _models(routes, engine)
 
     @routes.get("/v2", summary="Server metadata", response_model=ServerMetadata)
     @routes.get("/v2/", include_in_schema=False)
     async def server() -> dict[str, Any]:
-        return {"name": SERVER_NAME, "version": version, "extensions": EXTENSIONS}
+        return {"name": SERVER_NAME, "version": version, "extensions": extensions}
 
     return routes
 

@@ -13,6 +13,7 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_fastapi_instrumentator import Instrumentator
 
+from app.api.journal import Journal
 from app.engine.status import NodeStatus, Serving
 from app.engine.status_reader import StatusReader
 from app.runtime.accounts import DROP_REASONS, LATENCY_BOUNDS, STAGE_BOUNDS, STAGES
@@ -139,7 +140,7 @@ AT_ONCE = 32
 Models = Sequence[tuple[str, Serving]]
 
 
-def install(app: FastAPI, status: StatusReader, worker: str) -> None:
+def install(app: FastAPI, status: StatusReader, journal: Journal, worker: str) -> None:
     """Add `/metrics`, and the instrumentation of every route but inference."""
     registry = CollectorRegistry()
     Instrumentator(excluded_handlers=["/metrics", "/v2/models/.*/infer"], registry=registry).instrument(app)
@@ -147,15 +148,17 @@ def install(app: FastAPI, status: StatusReader, worker: str) -> None:
     @app.get("/metrics", tags=["operations"], summary="Prometheus metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         text = []
-        for family in render(await status.read_in_turns(), worker):
+        node = await status.read_in_turns()
+        for family in render(node, worker):
             text.append(family)
             await asyncio.sleep(0)  # requests go between
+        text.append(render_refusals(node, journal.refusals, worker))
         return Response("".join(text).encode() + generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def render(node: NodeStatus, worker: str) -> Iterator[str]:
     """The text in pieces, family after family: the node's, and those of every model that serves."""
-    place = f'gpu="{quoted(node.device)}",worker="{quoted(worker)}"'
+    place = _place(node, worker)
     known = {each.name: each for model in node.models for each in (*model.parts, model)}
     models = [
         (f'model="{quoted(name)}",{place}', model.serving)
@@ -180,6 +183,17 @@ def render(node: NodeStatus, worker: str) -> Iterator[str]:
         yield _head(name, "histogram", text)
         for at in range(0, len(models), AT_ONCE):
             yield "".join(_histograms(name, label, bounds, histograms, models[at : at + AT_ONCE]))
+
+
+def render_refusals(node: NodeStatus, refusals: Mapping[str, int], worker: str) -> str:
+    """The family of requests that are in no model's account: they never got so far."""
+    name, place = "worker_refusals_total", _place(node, worker)
+    samples = [f'{name}{{code="{quoted(code)}",{place}}} {count}\n' for code, count in sorted(refusals.items())]
+    return _head(name, "counter", "Inference requests refused before any model took them") + "".join(samples)
+
+
+def _place(node: NodeStatus, worker: str) -> str:
+    return f'gpu="{quoted(node.device)}",worker="{quoted(worker)}"'
 
 
 def quoted(value: str) -> str:

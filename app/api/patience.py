@@ -16,9 +16,8 @@ LINGER_SECONDS = 5.0
 LEAST_RATE = 512
 
 
-def credited(since: float, nbytes: int, now: float) -> float:
-    """`since` put forward by what bytes that came are worth at the least rate."""
-    return min(since + nbytes / LEAST_RATE, now)
+#: After so many bytes of a body at once the other connections get their turn.
+GIVE_WAY_BYTES = 65_536
 
 
 class Patience:
@@ -49,6 +48,21 @@ class Patience:
         self._unsent = inf
         self.since = monotonic()
         self._timer = connection.loop.call_later(min(self._read_timeout, self._keep_alive), self._look)
+
+    def took(self, nbytes: int, now: float) -> None:
+        """So many bytes of a body came: worth their time at the least rate.
+
+        After many no more are read in this turn of the loop, which takes megabytes of one connection in a row where
+        they are, and lets health checks wait for eight times that where eight clients send.
+        """
+        self.since = min(self.since + nbytes / LEAST_RATE, now)
+        if nbytes >= GIVE_WAY_BYTES:
+            self._transport.pause_reading()
+            self._connection.loop.call_soon(self._listen)
+
+    def _listen(self) -> None:
+        if not self._flow.read_paused and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def cancel(self) -> None:
         """Stop looking."""

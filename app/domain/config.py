@@ -117,6 +117,9 @@ class EndpointsConfig(_Frozen):
     """How long an idle connection stays open."""
     fast_path: bool = True
     """Take inference requests before the ASGI stack."""
+    shared_memory: bool = False
+    """Offer system shared memory: an administrator registers regions, which clients on this machine then name instead
+    of sending data."""
     api_token: Annotated[SecretStr, Field(min_length=1)] | None = None
     """Bearer token for inference, metadata, status and docs; none by default."""
     admin_token: Annotated[SecretStr, Field(min_length=1)] | None = None

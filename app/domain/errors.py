@@ -35,6 +35,12 @@ class ModelNotFound(ServingError):
     reason = "model_not_found"
 
 
+class RegionNotFound(ServingError):
+    """No shared memory region of that name."""
+
+    reason = "region_not_found"
+
+
 class ModelUnavailable(ServingError):
     """The model is known and cannot serve now: loading, unloading, failed."""
 

@@ -54,7 +54,7 @@ class Aside:
             self._worker = None
             fate = worker.end()
             logger.error("%s: the process %s", self._name, fate)
-            raise ServingError("the process that decodes large requests ended") from None
+            raise ServingError("the process for large requests and answers ended") from None
 
     def give_up(self, error: ServingError) -> None:
         """Fail every future that somebody awaits (event loop)."""

@@ -10,6 +10,7 @@ from app.domain.errors import ExecutionFailed, OutOfMemory, ServingError
 from app.domain.model import ModelSpec
 from app.runtime import batch
 from app.runtime.pending import DispatchFacts, Part, PendingRequest
+from app.runtime.sparing import Sparing
 from app.runtime.weights import WeightCache
 from app.scheduling.scheduler import Dispatch
 
@@ -56,6 +57,7 @@ class Executor:
         self._specs: dict[str, tuple[ModelSpec, Padding]] = {}
         self._running: LoadedModel | None = None
         self._begun = 0.0
+        self._sparing = Sparing()
         self._lost: set[str] = set()  # models that left the device to come back, and did not
         self.rebuild: Callable[[str], None] | None = None
         """Makes room on the device and a model's sessions anew, after a run that found no memory."""
@@ -76,15 +78,15 @@ class Executor:
             return self._run_with_room(dispatch)
         except ExecutionFailed as failure:
             # What the backend says is for the operator: it may hold names and values that are no caller's business.
-            logger.error("execution of model %s failed: %s", dispatch.model_id, failure.message)
+            self._tell(dispatch.model_id, failure.code, failure.message)
             error: ServingError = ExecutionFailed("the execution failed", reason=failure.code)
         except ServingError as failure:
             error = failure
-        except MemoryError:
-            logger.exception("execution of model %s failed", dispatch.model_id)
+        except MemoryError as failure:
+            self._tell(dispatch.model_id, OutOfMemory.reason, failure)
             error = OutOfMemory("no memory for this batch")
-        except Exception:  # a bad batch fails its requests, never the thread
-            logger.exception("execution of model %s failed", dispatch.model_id)
+        except Exception as failure:  # a bad batch fails its requests, never the thread
+            self._tell(dispatch.model_id, type(failure).__name__, failure)
             error = ExecutionFailed("the execution failed")
         ended = self._clock()
         return Outcome(None, ended - self._begun, error, self._begun, ended)
@@ -94,6 +96,18 @@ class Executor:
         running = self._running
         if running is not None:
             running.terminate()
+
+    def _tell(self, model_id: str, code: str, failure: str | Exception) -> None:
+        """Log a failed execution; of those of one model with one code, one a second."""
+        suppressed = self._sparing.suppressed((model_id, code), self._clock())
+        if suppressed is not None:
+            logger.error(
+                "execution of model %s failed: %s",
+                model_id,
+                failure if isinstance(failure, str) else type(failure).__name__,
+                exc_info=None if isinstance(failure, str) else failure,
+                extra={"facts": {"code": code} | ({"suppressed": suppressed} if suppressed else {})},
+            )
 
     def _run_with_room(self, dispatch: Dispatch[PendingRequest]) -> Outcome:
         """Run; where there is no memory make room, and try once more."""

@@ -14,6 +14,7 @@ from app.api.access import Access
 from app.api.inference import Inference
 from app.api.journal import Journal
 from app.api.limits import InFlight
+from app.runtime.shared_memory import Regions
 
 ADMIN = {"Authorization": "Bearer the-admin-token"}
 
@@ -24,6 +25,7 @@ class Api:
 
     app: FastAPI
     stage: Any
+    handler: Inference
 
     def client(self, headers=None, root_path=""):
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, root_path=root_path)
@@ -59,11 +61,13 @@ def make_api(stage):
         max_json_bytes=1 << 16,
         slow_seconds=inf,
         settings=None,
+        shared_memory=False,
     ):
         access = Access(api_token, "the-admin-token")
+        regions = Regions() if shared_memory else None
         in_flight = InFlight(max_requests, max_bytes, max_body_bytes)
         journal = Journal(stage.clock, stage.dispatcher.log, slow_seconds)
-        handler = Inference(stage.engine, access, in_flight, max_json_bytes, journal=journal)
+        handler = Inference(stage.engine, access, in_flight, max_json_bytes, journal=journal, regions=regions)
 
         @asynccontextmanager
         async def lifespan(app):
@@ -81,8 +85,9 @@ def make_api(stage):
             version="1.2.3",
             explicit=explicit,
             lifespan=lifespan,
+            regions=regions,
         )
-        return Api(app, stage)
+        return Api(app, stage, handler)
 
     return make
 

@@ -28,6 +28,9 @@ _OUTPUTS = (
 MODEL = ModelSpec("four", _INPUTS, _OUTPUTS, (Variant("default", (1, 2), {}),), _INPUTS, _OUTPUTS)
 
 
+_RANGE = {"shared_memory_region": "r", "shared_memory_byte_size": 12}
+
+
 class Malformed(NamedTuple):
     """One request that must be refused, and what the refusal must name."""
 
@@ -179,9 +182,6 @@ _INPUT_LISTS = [
     _case("duplicate input", _request(inputs=[_X, _S, _K, _B, _X]), "'x'"),
     _case("input parameters is a list", _with("x", parameters=[]), "'x'"),
     _case("input parameter is null", _with("x", parameters={"p": None}), "'p'"),
-    _case(
-        "shared memory", _with("x", drop=("data",), parameters={"shared_memory_region": "r"}), "shared_memory_region"
-    ),
     _case("deep ignored member of an input", _with("x", note=json.loads("[" * 99 + "]" * 99)), "100"),
 ]
 
@@ -263,7 +263,6 @@ _OUTPUT_LISTS = [
     _case("classification is true", _output(parameters={"classification": True}), "'classification'"),
     _case("classification of text", _request(outputs=[{"name": "t", "parameters": {"classification": 1}}]), "'t'"),
     _case("classification of booleans", _request(outputs=[{"name": "c", "parameters": {"classification": 1}}]), "'c'"),
-    _case("output to shared memory", _output(parameters={"shared_memory_region": "r"}), "shared_memory_region"),
     _case("deep ignored member of an output", _output(note=json.loads("[" * 99 + "]" * 99)), "100"),
 ]
 
@@ -294,6 +293,46 @@ _BINARY = [
     Malformed("binary body without a header length", VALID_BINARY[0], None, "JSON"),
 ]
 
+#: Wrong whatever regions there are. 2⁶⁴ and more reach us as a float.
+_SHARED = [
+    *[
+        _case(f"input in shared memory: {what}", _with("x", drop=("data",), parameters=given), names)
+        for what, given, names in [
+            ("no size", {"shared_memory_region": "r"}, "'shared_memory_byte_size'"),
+            ("no region", {"shared_memory_byte_size": 12}, "'shared_memory_region'"),
+            ("only an offset", {"shared_memory_offset": 12}, "'shared_memory_region'"),
+            ("region is a number", {**_RANGE, "shared_memory_region": 1}, "'shared_memory_region'"),
+            ("size is negative", {**_RANGE, "shared_memory_byte_size": -12}, "'shared_memory_byte_size'"),
+            ("size is true", {**_RANGE, "shared_memory_byte_size": True}, "'shared_memory_byte_size'"),
+            ("size is text", {**_RANGE, "shared_memory_byte_size": "12"}, "'shared_memory_byte_size'"),
+            ("size is 0", {**_RANGE, "shared_memory_byte_size": 0}, "takes 12"),
+            ("size is not that of the shape", {**_RANGE, "shared_memory_byte_size": 16}, "takes 12"),
+            ("offset is negative", {**_RANGE, "shared_memory_offset": -1}, "'shared_memory_offset'"),
+            ("offset is fractional", {**_RANGE, "shared_memory_offset": 0.5}, "'shared_memory_offset'"),
+            ("offset beyond 64 bits", {**_RANGE, "shared_memory_offset": 2**64}, "'shared_memory_offset'"),
+            ("a parameter that is none", {**_RANGE, "shared_memory_key": "k"}, "'shared_memory_key'"),
+            ("and binary", {**_RANGE, "binary_data_size": 12}, "'binary_data_size'"),
+        ]
+    ],
+    _case("input in shared memory: and data", _with("x", parameters=_RANGE), "'data'"),
+    _case(
+        "text in shared memory: size below that of the lengths",
+        _with("s", drop=("data",), parameters={**_RANGE, "shared_memory_byte_size": 7}),
+        "at least 8",
+    ),
+    _case("the request in shared memory", _request(parameters=_RANGE), "'shared_memory_region'"),
+    *[
+        _case(f"output to shared memory: {what}", _output(parameters=given), names)
+        for what, given, names in [
+            ("no size", {"shared_memory_region": "r"}, "'shared_memory_byte_size'"),
+            ("no region", {"shared_memory_byte_size": 12}, "'shared_memory_region'"),
+            ("offset is negative", {**_RANGE, "shared_memory_offset": -1}, "'shared_memory_offset'"),
+            ("and binary", {**_RANGE, "binary_data": True}, "'binary_data'"),
+            ("and classification", {**_RANGE, "classification": 1}, "'classification'"),
+        ]
+    ],
+]
+
 MALFORMED: list[Malformed] = (
-    _HEADER + _DOCUMENTS + _PARAMETERS + _INPUT_LISTS + _SHAPES + _DATA + _OUTPUT_LISTS + _BINARY
+    _HEADER + _DOCUMENTS + _PARAMETERS + _INPUT_LISTS + _SHAPES + _DATA + _OUTPUT_LISTS + _BINARY + _SHARED
 )

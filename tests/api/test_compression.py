@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.api.compression import MIN_COMPRESSED, choose, compress, decompress
+from app.api import admission
+from app.api.compression import MIN_COMPRESSED, Inflater, choose, compress
 from app.api.exchange import Buffer
 from app.domain.errors import InvalidRequest, PayloadTooLarge
 from tests.builders import rows_of
@@ -21,9 +22,21 @@ OPENERS: dict[str, Any] = {"gzip": gzip.decompress, "deflate": zlib.decompress}
 BODY = orjson.dumps({"inputs": [{"name": "x", "shape": [2, 3], "datatype": "FP32", "data": [1, 1, 1, 2, 2, 2]}]})
 
 
-@given(data=st.binary(max_size=5000), coding=st.sampled_from(sorted(CODERS)))
-def test_what_was_compressed_comes_back(data, coding):
-    assert decompress(CODERS[coding](data), coding, len(data)) == data
+def decompress(packed, coding, most, step=1 << 20):
+    """A whole body, unpacked as a request's is, and never further than asked for."""
+    inflater = Inflater(packed, coding, most)
+    done = False
+    while not done:
+        room = max(min(step, most - len(inflater.plain)), 1)
+        before = len(inflater.plain)
+        done = inflater.more(room)
+        assert len(inflater.plain) <= before + room
+    return inflater.plain
+
+
+@given(data=st.binary(max_size=5000), coding=st.sampled_from(sorted(CODERS)), step=st.integers(1, 6000))
+def test_what_was_compressed_comes_back_in_steps_of_any_size(data, coding, step):
+    assert decompress(CODERS[coding](data), coding, len(data), step) == data
 
 
 @given(data=st.binary(min_size=1, max_size=500), coding=st.sampled_from(sorted(CODERS)), cut=st.integers(1, 500))
@@ -146,6 +159,43 @@ async def test_what_cannot_be_unpacked_is_refused_and_leaves_nothing_in_flight(s
     assert stage.registry.resolve("m").account.in_flight == 0
     plain = await small.infer([1])
     assert plain.status_code == 200
+
+
+@pytest.fixture
+def unpacked(monkeypatch):
+    """How much was unpacked after each step, beside what counted as in flight then. Steps are small."""
+    seen = []
+    monkeypatch.setattr(admission, "INFLATE_STEP", 10_000)
+
+    def watch(in_flight):
+        class Watched(Inflater):
+            def more(self, room):
+                done = super().more(room)
+                seen.append((len(self.plain), in_flight.nbytes))
+                return done
+
+        monkeypatch.setattr(admission, "Inflater", Watched)
+        return seen
+
+    return watch
+
+
+async def test_what_is_unpacked_counts_before_it_is_there_and_no_further_than_there_is_room(make_api, stage, unpacked):
+    stage.load()
+    api = make_api(max_body_bytes=100_000, max_bytes=100_000, max_json_bytes=100_000)
+    in_flight = api.handler.in_flight
+    seen = unpacked(in_flight)
+    packed, headers = gzip.compress(BODY + b" " * 95_000), {"Content-Encoding": "gzip"}
+    assert (await api.post("/v2/models/m/infer", content=packed, headers=headers)).status_code == 200
+    assert len(seen) == 10
+    assert all(there <= counted for there, counted in seen)
+    seen.clear()
+    in_flight.hold(70_000)
+    refused = await api.post("/v2/models/m/infer", content=packed, headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests")
+    assert max(there for there, _ in seen) <= 30_000
+    in_flight.hold(-70_000)
+    assert (in_flight.requests, in_flight.nbytes) == (0, 0)
 
 
 @pytest.mark.parametrize("accept", ["gzip", "deflate", "gzip, deflate, br"])

@@ -10,7 +10,7 @@ STATUS = {
     400: {"InvalidRequest", "ShapeNotCompiled"},
     401: {"Unauthorized"},
     403: {"Forbidden"},
-    404: {"ModelNotFound"},
+    404: {"ModelNotFound", "RegionNotFound"},
     409: {"Unsupported"},
     413: {"PayloadTooLarge"},
     415: {"UnsupportedEncoding"},

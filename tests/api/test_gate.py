@@ -87,3 +87,30 @@ async def test_a_refusal_has_a_request_id_the_callers_or_one_of_its_own(make_api
     assert echoed.headers["x-request-id"] == "mine"
     assert long.headers["x-request-id"] == "x" * 256
     assert made[0] != made[1]
+
+
+def refusals(caplog):
+    return [record.facts for record in caplog.records if record.name == "app.api.journal"]
+
+
+async def test_a_refused_inference_request_is_told_as_the_other_door_tells_it(make_api, stage, caplog):
+    stage.load()
+    api = make_api(api_token="the-api-token")
+    async with api.client({"X-Request-Id": "mine"}) as client:
+        answer = await client.post("/v2/models/m/infer", content=b"{}")
+    assert (answer.status_code, answer.headers["x-request-id"]) == (401, "mine")
+    [facts] = refusals(caplog)
+    assert (facts["model"], facts["code"], facts["request_id"]) == ("m", "unauthorized", "mine")
+    [request] = (await api.get("/admin/recent")).json()["requests"]
+    assert (request["model"], request["code"]) == ("m", "unauthorized")
+
+
+async def test_a_refusal_of_any_other_route_is_a_line_and_not_one_for_each(make_api, caplog):
+    api = make_api(api_token="the-api-token")
+    async with api.client({"X-Request-Id": "mine"}) as client:
+        for path in ("/admin/status", "/v2/models/" + "x" * 1000, "/status"):
+            assert (await client.get(path)).status_code == 401
+        assert (await client.get("/v2", headers={"Authorization": "Bearer wrong"})).status_code == 403
+    first, second = refusals(caplog)
+    assert first == {"method": "GET", "path": "/admin/status", "code": "unauthorized", "request_id": "mine"}
+    assert (second["path"], second["code"]) == ("/v2", "forbidden")

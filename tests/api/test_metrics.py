@@ -342,3 +342,35 @@ async def test_after_any_mixture_the_totals_add_up_and_nothing_is_left(api, scra
         assert value(samples, gauge) == 0
     busy = value(samples, "worker_device_busy_seconds_total")
     assert value(samples, "worker_compute_seconds_total") <= busy
+
+
+async def test_requests_that_no_model_took_are_counted_by_code_and_in_no_models_account(make_api, stage):
+    """By the gate of the ASGI door, by the handler before the queue; not those that a queue refused."""
+    stage.load()
+    api = make_api(api_token="the-api-token", max_body_bytes=50)
+    async with api.client() as client:
+        for _ in range(2):
+            assert (await client.post("/v2/models/m/infer", content=b"{}")).status_code == 401
+    assert (await api.infer([1])).status_code == 413
+    assert (await api.post("/v2/models/other/infer", content=b"{}")).status_code == 404
+    assert (await api.post("/v2/models/m/infer", content=b"{}")).status_code == 400
+    await api.get("/v2/models/other")
+    samples = text_samples((await api.get("/metrics")).text)
+    refused = {labels["code"]: count for labels, count in samples["worker_refusals_total"]}
+    assert refused == {"unauthorized": 2, "payload_too_large": 1, "model_not_found": 1}
+    assert value(samples, "worker_requests_total", model="m", status="failed") == 1
+
+
+async def test_what_a_queue_refuses_is_in_the_account_of_its_model_alone(make_api, stage):
+    stage.load()
+    api = make_api()
+    stage.dispatcher.stats()
+    hold = stage.hold_run()
+    first = stage.ask()
+    hold.wait_entered()
+    late = await api.post("/v2/models/m/infer", content=b"{}", headers={"x-request-timeout-ms": "1"})
+    hold.open()
+    first.result(30)
+    assert late.status_code in (400, 504)
+    samples = text_samples((await api.get("/metrics")).text)
+    assert "worker_refusals_total" not in samples

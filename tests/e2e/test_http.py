@@ -1,6 +1,7 @@
 """Routes, errors, access and metrics of a real process."""
 
 import re
+import socket
 
 import httpx
 import numpy as np
@@ -69,6 +70,8 @@ def test_the_version_is_the_one_served(http):
         ("GET", "/v2/trace/setting", 404, "not_found"),
         ("POST", "/v2/models/tabular/generate", 404, "not_found"),
         ("GET", "/v2/cudasharedmemory/status", 404, "not_found"),
+        ("GET", "/v2/systemsharedmemory/status", 404, "not_found"),
+        ("POST", "/v2/systemsharedmemory/region/r/register", 404, "not_found"),
     ],
 )
 def test_every_refusal_has_an_error_and_a_code(http, method, path, status, code):
@@ -222,3 +225,15 @@ def test_a_cache_that_cannot_be_written_stops_the_start_by_name(tmp_path):
     refusal = pytest.raises(AssertionError, match=r"INFERENCE_SERVER_CACHE_DIR=.* cannot be written")
     with refusal, running(tmp_path / "file" / "cache"):
         pass
+
+
+def test_either_door_ends_what_is_no_request_and_waits_for_no_head_without_end(either):
+    """The limits of heads and bodies, and of their time, are those of the connection, whoever answers."""
+    with socket.create_connection(("127.0.0.1", either.port), timeout=60) as connection:
+        connection.sendall(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org\r\n\r\n")
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"malformed_request" in answer
+    with socket.create_connection(("127.0.0.1", either.port), timeout=60) as connection:
+        connection.sendall(b"GET /v2 HTTP/1.1\r\nX: " + b"x" * 70_000)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 431 ")

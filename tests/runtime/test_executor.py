@@ -123,3 +123,19 @@ def test_requests_of_a_model_that_was_unloaded_are_told_so():
     outcome = bench.execute(1)
     assert isinstance(outcome.error, ModelNotFound)
     assert not outcome.may_be_one_requests_fault
+
+
+def test_failures_of_one_kind_are_told_once_a_second_with_a_count_of_the_others(caplog):
+    bench = Bench()
+
+    def fail(failure, times=1):
+        for _ in range(times):
+            bench.backend.fail_next(failure)
+            bench.execute(1)
+
+    fail(ExecutionFailed("boom"), 4)  # a quarter of a second each
+    fail(RuntimeError("unexpected"))
+    bench.now += 1.0
+    fail(ExecutionFailed("boom"))
+    told = [(record.facts["code"], record.facts.get("suppressed")) for record in caplog.records]
+    assert told == [("execution_failed", None), ("RuntimeError", None), ("execution_failed", 3)]

@@ -10,6 +10,7 @@ from app.api.codec.binary import UNPACKERS, Slot, Unpack, unpack_whole
 from app.api.codec.depth import check_depth
 from app.api.codec.inputs import read_inputs
 from app.api.codec.parameters import OutputRequest, read_outputs, request_parameters
+from app.api.codec.ranges import Shared, SharedInput
 from app.api.codec.wording import show, show_shape
 from app.api.exchange import Buffer
 from app.domain.errors import InvalidRequest
@@ -23,7 +24,7 @@ _MEMBERS = ("id", "parameters", "inputs", "outputs")
 class Plan:
     """A request without its binary bytes: `arrays` are the inputs that came as JSON, `slots` say where the others are.
 
-    `size` is the length that the whole body must have.
+    `size` is the length that the whole body must have. `shared` is None where nothing is in shared memory.
     """
 
     id: str | None
@@ -34,6 +35,7 @@ class Plan:
     arrays: dict[str, Array]
     slots: tuple[Slot, ...]
     size: int
+    shared: Shared | None = None
 
     def check_size(self, size: int) -> None:
         """Raise `InvalidRequest` for a body of `size` bytes that is shorter or longer than announced."""
@@ -67,7 +69,7 @@ def parse_head(document: Buffer, start: int, spec: ModelSpec) -> Plan:
         raise InvalidRequest(f"'id' must be a string, got {show(identifier)}")
     parameters = request_parameters(head)
     outputs = read_outputs(head, spec, parameters.binary_default)
-    arrays, slots = read_inputs(head.get("inputs"), start, spec)
+    arrays, slots, shared = read_inputs(head.get("inputs"), start, spec)
     return Plan(
         id=identifier or None,
         parameters=parameters.rest,
@@ -77,7 +79,13 @@ def parse_head(document: Buffer, start: int, spec: ModelSpec) -> Plan:
         arrays=arrays,
         slots=slots,
         size=slots[-1].stop if slots else start,
+        shared=_shared(shared, outputs),
     )
+
+
+def _shared(inputs: tuple[SharedInput, ...], outputs: tuple[OutputRequest, ...] | None) -> Shared | None:
+    places = () if outputs is None else tuple([each.shared for each in outputs if each.shared is not None])
+    return Shared(inputs, places) if inputs or places else None
 
 
 def plan_raw(size: int, spec: ModelSpec) -> Plan:

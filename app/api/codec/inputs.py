@@ -7,6 +7,7 @@ from app.api.codec.binary import UNPACKERS, Slot, rows_as_bytes, unpack_rows
 from app.api.codec.depth import check_depth
 from app.api.codec.json import read_data
 from app.api.codec.parameters import read_count, read_name, read_parameters
+from app.api.codec.ranges import SharedInput, SharedRange, read_range
 from app.api.codec.wording import show, show_shape
 from app.domain.errors import InvalidRequest
 from app.domain.model import ModelSpec
@@ -32,8 +33,16 @@ class _Announced(NamedTuple):
         return len(self.sent) != len(self.shape)
 
 
-def read_inputs(items: object, start: int, spec: ModelSpec) -> tuple[dict[str, Array], tuple[Slot, ...]]:
-    """The inputs that came as JSON, and where in the body (from byte `start` on) the others are.
+class Inputs(NamedTuple):
+    """Those that came as JSON; where in the body, and where in shared memory the others are."""
+
+    arrays: dict[str, Array]
+    slots: tuple[Slot, ...]
+    shared: tuple[SharedInput, ...]
+
+
+def read_inputs(items: object, start: int, spec: ModelSpec) -> Inputs:
+    """The inputs, of which binary ones lie in the body from byte `start` on.
 
     Raises `InvalidRequest` naming the input, what was expected and what was given.
     """
@@ -41,6 +50,7 @@ def read_inputs(items: object, start: int, spec: ModelSpec) -> tuple[dict[str, A
         raise InvalidRequest(f"'inputs' must be an array, got {show(items)}")
     arrays: dict[str, Array] = {}
     slots: list[Slot] = []
+    shared: list[SharedInput] = []
     shapes: dict[str, tuple[int, ...]] = {}
     for index, entry in enumerate(items):
         item, name = read_name(entry, f"input {index}")
@@ -49,15 +59,18 @@ def read_inputs(items: object, start: int, spec: ModelSpec) -> tuple[dict[str, A
         if name in shapes:
             raise InvalidRequest(f"input {name!r} is given twice")
         shapes[name] = announced.shape
-        size = _binary_size(item, name)
-        if size is None:
+        source = _source(item, name)
+        if source is None:
             arrays[name] = _json_array(item["data"], announced)
+        elif isinstance(source, SharedRange):
+            slot = _slot(announced, 0, source.byte_size, "shared_memory_byte_size")
+            shared.append(SharedInput(source, slot))
         else:
-            slots.append(_slot(announced, start, size))
-            start += size
+            slots.append(_slot(announced, start, source, "binary_data_size"))
+            start += source
     _check_complete(shapes, spec)
     _check_rows(shapes, spec)
-    return arrays, tuple(slots)
+    return Inputs(arrays, tuple(slots), tuple(shared))
 
 
 def _announced(item: dict[str, Any], name: str, spec: ModelSpec) -> _Announced:
@@ -97,15 +110,23 @@ def _extents(extents: object, name: str) -> tuple[int, ...]:
     return tuple(extents)
 
 
-def _binary_size(item: dict[str, Any], name: str) -> int | None:
-    """The `binary_data_size` of an input, None for one that has `data`; exactly one of them must be there."""
-    parameters = read_parameters(item, f"input {name!r}")
-    if ("data" in item) == ("binary_data_size" in parameters):
-        given = "both are" if "data" in item else "neither is"
+def _source(item: dict[str, Any], name: str) -> int | SharedRange | None:
+    """The `binary_data_size` of an input, its place in shared memory, or None for one that has `data`.
+
+    Exactly one of them must be there.
+    """
+    where = f"input {name!r}"
+    parameters = read_parameters(item, where)
+    shared = read_range(parameters, where)
+    given = ("data" in item) + ("binary_data_size" in parameters) + (shared is not None)
+    if given != 1:
         raise InvalidRequest(
-            f"input {name!r} must have exactly one of 'data' and the parameter 'binary_data_size'; {given} given"
+            f"{where} must have exactly one of 'data' and the parameters 'binary_data_size' and "
+            f"'shared_memory_region'; {given or 'none'} of them {'are' if given else 'is'} given"
         )
-    return None if "data" in item else read_count(parameters, "binary_data_size", f"input {name!r}")
+    if shared is not None:
+        return shared
+    return None if "data" in item else read_count(parameters, "binary_data_size", where)
 
 
 def _json_array(data: object, announced: _Announced) -> Array:
@@ -113,7 +134,7 @@ def _json_array(data: object, announced: _Announced) -> Array:
     return rows_as_bytes(array.tobytes(), announced.shape) if announced.rows_of_bytes else array
 
 
-def _slot(announced: _Announced, start: int, size: int) -> Slot:
+def _slot(announced: _Announced, start: int, size: int, parameter: str) -> Slot:
     name, datatype, sent, shape = announced
     count = prod(sent)
     if datatype == "BYTES":
@@ -125,7 +146,7 @@ def _slot(announced: _Announced, start: int, size: int) -> Slot:
     if not fits:
         raise InvalidRequest(
             f"input byte size mismatch for input {name!r}: shape {show_shape(sent)} of {datatype} takes {expected} "
-            f"bytes, 'binary_data_size' is {size}"
+            f"bytes, {parameter!r} is {size}"
         )
     unpack = unpack_rows if announced.rows_of_bytes else UNPACKERS.get(datatype)
     return Slot(name, NUMPY_DTYPES[datatype], shape, start, start + size, unpack)

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from app.api.codec.depth import check_depth
+from app.api.codec.ranges import SharedRange, read_range
 from app.api.codec.wording import show
 from app.domain.errors import InvalidRequest
 from app.domain.model import ModelSpec
@@ -15,11 +16,15 @@ CLASSIFIABLE = frozenset({"UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16"
 
 
 class OutputRequest(NamedTuple):
-    """One wanted output: `binary` as the request says for it, `classification` top classes (0: the tensor itself)."""
+    """One wanted output: `binary` as the request says for it, `classification` top classes (0: the tensor itself).
+
+    `shared` is where it goes instead of into the answer.
+    """
 
     name: str
     binary: bool = False
     classification: int = 0
+    shared: SharedRange | None = None
 
 
 class RequestParameters(NamedTuple):
@@ -40,10 +45,6 @@ def read_parameters(owner: dict[str, Any], where: str) -> dict[str, Any]:
             raise InvalidRequest(
                 f"parameter {show(key)} of {where} must be a string, a number or a boolean, got {show(value)}"
             )
-        if "shared_memory" in key:
-            raise InvalidRequest(
-                f"parameter {show(key)} of {where}: shared memory is not offered; send the data itself"
-            )
     return parameters
 
 
@@ -56,6 +57,8 @@ def request_parameters(document: dict[str, Any]) -> RequestParameters:
     for key in rest:
         if key == "headers" or key.startswith("triton_"):
             raise InvalidRequest(f"parameter {show(key)} is reserved: clients may not set 'headers' or 'triton_…'")
+        if "shared_memory" in key:
+            raise InvalidRequest(f"parameter {show(key)} belongs to an input or an output, not to the request")
     if (identifier := rest.pop("sequence_id", 0)) not in (0, "") or isinstance(identifier, bool | float):
         raise InvalidRequest(f"parameter 'sequence_id' is {show(identifier)}: models here keep no sequence state")
     for key in ("sequence_start", "sequence_end"):
@@ -119,8 +122,12 @@ def _read_output(item: object, where: str, spec: ModelSpec, binary_default: bool
         raise InvalidRequest(f"unexpected output {show(name)} for model {spec.name!r}: it gives {known}")
     where = f"output {name!r}"
     parameters = read_parameters(item, where)
-    binary = read_flag(parameters, "binary_data", where, default=binary_default)
+    shared = read_range(parameters, where)
+    binary = read_flag(parameters, "binary_data", where, default=binary_default and shared is None)
     classes = read_count(parameters, "classification", where)
+    if shared is not None and (binary or classes):
+        which = "binary_data" if binary else "classification"
+        raise InvalidRequest(f"{where} has both 'shared_memory_region' and {which!r}: it goes to one place, as it is")
     if classes and declared.datatype not in CLASSIFIABLE:
         raise InvalidRequest(f"classification is not available for output {name!r}: {declared.datatype} has no ranking")
-    return OutputRequest(name, binary, classes)
+    return OutputRequest(name, binary, classes, shared)

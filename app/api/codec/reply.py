@@ -9,6 +9,7 @@ from app.api.codec.binary import pack
 from app.api.codec.classification import classify
 from app.api.codec.json import write_data
 from app.api.codec.parameters import OutputRequest
+from app.api.codec.ranges import write_range
 from app.api.codec.recent import Recent
 from app.api.codec.request import Decoded
 from app.api.exchange import Buffer
@@ -56,7 +57,8 @@ class Encoder:
 
         `spec` is that of the model that answered, `model_id` stands for it in what is remembered. `outputs` are
         client-facing tensors of the declared dtypes, in any memory order; `parameters` go into the response. Raises
-        `InvalidRequest` for BYTES that JSON cannot carry and for a classification of too many elements.
+        `InvalidRequest` for BYTES that JSON cannot carry, for a classification of too many elements, and for shared
+        memory that does not take its output.
         """
         wanted = request.outputs
         arrays = [outputs[output.name] for output in wanted or spec.client_outputs]
@@ -70,7 +72,7 @@ class Encoder:
             if parameters:
                 document["parameters"] = dict(parameters)
             if not _plain(wanted, spec):
-                return _encode_any(document, request.id, outputs, wanted, spec)
+                return _encode_any(document, request, outputs, wanted, spec)
             head = _binary_head(document, wanted, arrays, spec)
             if not parameters:
                 self._heads.put(key, head)
@@ -114,28 +116,31 @@ def _send(head: _Head, arrays: list[Array], identifier: str | None) -> Encoded:
 
 def _encode_any(
     document: dict[str, Any],
-    identifier: str | None,
+    request: Decoded,
     outputs: Tensors,
     wanted: tuple[OutputRequest, ...],
     spec: ModelSpec,
 ) -> Encoded:
-    """A response with JSON, BYTES or classification in it: built afresh each time."""
+    """A response with JSON, BYTES, classification or shared memory in it: built afresh each time."""
     members: list[dict[str, Any]] = []
     blobs: list[Buffer] = []
-    for name, binary, classes in wanted:
+    for name, binary, classes, shared in wanted:
         declared = spec.client_outputs_by_name[name]
         array, datatype = outputs[name], declared.datatype
         if classes:
             array, datatype = classify(array, declared, classes, (spec.labels or {}).get(name, ())), "BYTES"
         member: dict[str, Any] = {"name": name, "datatype": datatype, "shape": array.shape}
-        if binary:
+        if shared is not None:
+            assert request.regions is not None
+            member["parameters"] = write_range(request.regions, shared, name, pack(array))
+        elif binary:
             blob = pack(array)
             blobs.append(blob)
             member["parameters"] = {"binary_data_size": len(blob)}
         else:
             member["data"] = write_data(array, name, datatype)
         members.append(member)
-    identity = {"id": identifier} if identifier else {}
+    identity = {"id": request.id} if request.id else {}
     json = orjson.dumps({**identity, **document, "outputs": members}, option=orjson.OPT_SERIALIZE_NUMPY)
     blobs = [blob for blob in blobs if len(blob)]
     headers = _headers(len(json), bool(blobs))

@@ -1,6 +1,6 @@
 """An inference request, from bytes to tensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from sys import maxsize
@@ -9,12 +9,14 @@ from typing import Any
 from app.api.codec.binary import read_slots
 from app.api.codec.head import Plan, parse_head, plan_raw
 from app.api.codec.parameters import OutputRequest
+from app.api.codec.ranges import Shared
 from app.api.codec.recent import Recent
 from app.api.codec.wording import show
 from app.api.exchange import Buffer
 from app.domain.errors import InvalidRequest
 from app.domain.model import ModelSpec
 from app.domain.tensors import Array
+from app.runtime.shared_memory import Region
 
 #: What understands the JSON part of a request, as `parse_head` does.
 Parse = Callable[[Buffer, int, ModelSpec], Plan]
@@ -37,6 +39,10 @@ class Decoded:
     outputs: tuple[OutputRequest, ...] | None
     binary_default: bool
     timeout_us: int | None
+    shared: Shared | None = None
+    """What is in shared memory: those inputs are missing from `inputs` until they were read."""
+    regions: Mapping[str, Region] | None = None
+    """By name, those that this request holds until it is answered."""
 
 
 class Decoder:
@@ -74,7 +80,9 @@ class Decoder:
         inputs = read_slots(plan.slots, body)
         if plan.arrays:
             inputs.update(plan.arrays)
-        return Decoded(plan.id, inputs, plan.parameters.copy(), plan.outputs, plan.binary_default, plan.timeout_us)
+        return Decoded(
+            plan.id, inputs, plan.parameters.copy(), plan.outputs, plan.binary_default, plan.timeout_us, plan.shared
+        )
 
     def _plan(self, head: bytes, model_id: str, spec: ModelSpec) -> Plan:
         key = (model_id, head)

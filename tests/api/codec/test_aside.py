@@ -1,13 +1,18 @@
 """Large JSON in a process of its own gives what small JSON gives here."""
 
 from functools import partial
+from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 
-from app.api.codec.aside import COMMAND, answer, parse_large
+from app.api.codec.aside import COMMAND, LARGE_ANSWER, Response, answer, encode_large, is_large, parse_large, write
 from app.api.codec.head import parse_head
-from app.api.codec.request import Decoder
+from app.api.codec.parameters import OutputRequest
+from app.api.codec.ranges import Shared
+from app.api.codec.reply import Encoder
+from app.api.codec.request import Decoded, Decoder
 from app.domain.errors import InvalidRequest
 from app.runtime.aside import Aside, Unavailable
 from tests.api.codec.test_tritonclient import SAMPLES, ours
@@ -80,3 +85,50 @@ def test_without_a_process_it_is_done_here():
         raise Unavailable("no memory")
 
     assert parse_large(nobody, document(), 900, ALL).arrays.keys() == DTYPES.keys()
+
+
+def decoded(outputs=None, *, binary=False, shared=None):
+    return Decoded("é", {"large": np.zeros(3)}, {}, outputs, binary, None, shared)
+
+
+TWO = spec(outputs=(tensor("y", "FP32", (-1, 2)), tensor("z", "INT64", (-1, 2))))
+OUTPUTS: dict[str, Any] = {"y": np.array([[1.5, np.nan], [3, 4]], np.float32), "z": np.arange(4).reshape(2, 2)}
+
+
+@pytest.mark.parametrize("kind", ["process", "here"])
+@pytest.mark.parametrize(
+    "request_of", [decoded(), decoded(binary=True), decoded((OutputRequest("z", True), OutputRequest("y")))]
+)
+def test_an_answer_that_is_written_there_is_the_same(request, kind, request_of):
+    ask = request.getfixturevalue("process") if kind == "process" else write
+    response = Response(request_of, "two", TWO, OUTPUTS, {"batch_rows": 2})
+    expected, there = Encoder().encode(*response), encode_large(ask, Encoder(), response)
+    assert there.headers == expected.headers
+    assert b"".join(there.body) == b"".join(expected.body)
+
+
+def test_what_json_cannot_carry_is_refused_there_too(process):
+    model = spec(outputs=(tensor("y", "BYTES", (-1,)),))
+    response = Response(decoded(), "text", model, {"y": np.array([b"\xff"], np.object_)}, None)
+    with pytest.raises(InvalidRequest, match="not UTF-8"):
+        encode_large(process, Encoder(), response)
+
+
+def test_an_answer_is_written_here_where_no_process_can_be_started():
+    def none(_):
+        raise Unavailable("no process")
+
+    response = Response(decoded(), "two", TWO, OUTPUTS, None)
+    assert encode_large(none, Encoder(), response) == Encoder().encode(*response)
+
+
+def test_only_what_takes_long_to_write_as_json_goes_there():
+    large = np.zeros(LARGE_ANSWER + 1, np.float32)
+    model = spec(outputs=(tensor("y", "FP32", (-1,)),))
+    assert is_large(decoded(), model, {"y": large})
+    assert is_large(decoded((OutputRequest("y"),)), model, {"y": large})
+    assert not is_large(decoded(), model, {"y": large[1:]})
+    assert not is_large(decoded(binary=True), model, {"y": large})
+    assert not is_large(decoded((OutputRequest("y", True),)), model, {"y": large})
+    assert not is_large(decoded((OutputRequest("y", classification=1),)), model, {"y": large})
+    assert not is_large(decoded(shared=Shared((), ())), model, {"y": large})

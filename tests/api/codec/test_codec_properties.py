@@ -110,7 +110,7 @@ def test_outputs_of_mixed_forms_in_any_order_read_back(drawn, random):
     encoded = Encoder().encode(decoded, "id", model, {name: array for name, (_, array) in made.items()})
     document, rest, _ = read(encoded)
     assert [output["name"] for output in document["outputs"]] == [output.name for output in decoded.outputs]
-    for output, (name, binary, _) in zip(document["outputs"], decoded.outputs, strict=True):
+    for output, (name, binary, *_) in zip(document["outputs"], decoded.outputs, strict=True):
         datatype, array = made[name]
         if binary:
             size = output["parameters"]["binary_data_size"]
