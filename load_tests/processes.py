@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,38 @@ class Server:
         """What `/status` of our server says of every model."""
         models: list[dict[str, Any]] = json.loads(self.get("/status"))["models"]
         return models
+
+    def node(self) -> dict[str, Any]:
+        """What `/status` of our server says of it all."""
+        node: dict[str, Any] = json.loads(self.get("/status"))
+        return node
+
+
+def family(pid: int) -> list[int]:
+    """A process and its living descendants."""
+    found, parents = [pid], [pid]
+    while parents:
+        children: list[int] = []
+        for parent in parents:
+            try:
+                lists = [(task / "children").read_text() for task in Path(f"/proc/{parent}/task").iterdir()]
+            except OSError:  # it has just ended
+                continue
+            children += [int(each) for each in " ".join(lists).split()]
+        found += children
+        parents = children
+    return found
+
+
+def cpu_of(pids: Sequence[int]) -> float:
+    """Seconds that these processes have computed so far; what has ended counts nothing."""
+    total = 0.0
+    for pid in pids:
+        try:
+            total += sum(_times(Path(f"/proc/{pid}/stat")))
+        except OSError:
+            continue
+    return total
 
 
 @dataclass(frozen=True)

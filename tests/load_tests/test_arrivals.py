@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from load_tests.simulate.arrivals import ARRIVALS, merged, poisson, steady
+from load_tests.arrivals import ARRIVALS, merged, poisson, steady
 
 KINDS = sorted(ARRIVALS)
 
