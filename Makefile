@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve embed test check fmt load lock test-prometheus settings-table clean
+.PHONY: serve embed test check fmt load guard guard-record lock test-prometheus settings-table clean
 
 serve: $(VENV)/.served ## serve the example bundles on 127.0.0.1:8000
 	$(BIN)/inference-server serve
@@ -29,6 +29,12 @@ fmt: $(VENV)/.tested ## format and mend what can be mended
 
 load: $(VENV)/.tested ## list the load tests; make load SCENARIO=hot_path runs one
 	$(BIN)/python -m load_tests $(SCENARIO)
+
+guard: $(VENV)/.tested ## instructions of the hot path against those on record; needs valgrind
+	$(BIN)/python -m load_tests guard
+
+guard-record: $(VENV)/.tested ## put them on record, after a change that was meant to change them
+	$(BIN)/python -m load_tests guard --record
 
 lock: $(VENV)/.tested ## choose new versions: rewrites requirements.lock
 	$(PIP) uv
@@ -56,6 +62,12 @@ $(VENV)/.served: pyproject.toml requirements.lock bundles/requirements.txt
 
 $(VENV)/.tested: $(VENV)/.served
 	$(PIP) --constraint requirements.lock --editable '.[dev]'
+	touch $@
+
+# What is measured beside the server has an environment of its own: its packages are none of ours.
+$(VENV)/peers: load_tests/peers-requirements.txt
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
 # Unpacked, not installed: nobody has to be root, and no service starts.

@@ -118,14 +118,18 @@ class Clients:
         gc.disable()
         before = resource.getrusage(resource.RUSAGE_SELF)
         self._until = start + self._plan.seconds
-        if self._plan.times is None:
-            self._closed_loop(start)
-        else:
-            self._open_loop((self._plan.times + start).tolist(), self._plan.which.tolist())
+        try:
+            if self._plan.times is None:
+                self._closed_loop(start)
+            else:
+                self._open_loop((self._plan.times + start).tolist(), self._plan.which.tolist())
+        finally:
+            gc.enable()
+            self._poll.close()
+            for connection in self._open.values():
+                connection.socket.close()
         wall = monotonic() - start
         after = resource.getrusage(resource.RUSAGE_SELF)
-        for connection in self._open.values():
-            connection.socket.close()
         notes = self._notes
         records = np.array(notes.records).reshape(-1, 5)
         records[:, : ANSWERED + 1] -= start
@@ -192,7 +196,7 @@ class Clients:
     def _receive(self, ready: list[tuple[int, int]], again: bool) -> None:
         noticed = monotonic()
         if noticed >= self._look_at:
-            self._look_at = noticed + 1.0
+            self._look_at = noticed + min(1.0, self._plan.patience / 8)
             self._give_up(noticed, again)
         for number, events in ready:
             connection = self._open[number]

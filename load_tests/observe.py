@@ -11,7 +11,7 @@ from load_tests.counters import Counted, counted
 from load_tests.processes import Server, ThreadCost, cpu_of, family, threads_of
 
 #: Between two readings of the memory: the kernel walks all mappings for it.
-MEMORY_SECONDS = 1.0
+SAMPLE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Observed:
 
     `cpu_seconds` of the server and its children, `busiest` the part of a core that its busiest thread had, and
     `is_loop` whether that is its main thread. `device` and `machine` are the parts of the time that the device and the
-    cores were busy. Memory in bytes: `memory` has (seconds, RSS, PSS) once a second.
+    cores were busy. `samples` has, once a second, (seconds into the run, RSS and PSS in bytes, CPU seconds so far).
     """
 
     seconds: float
@@ -29,7 +29,7 @@ class Observed:
     is_loop: bool
     device: float | None
     machine: float
-    memory: Sequence[tuple[float, int, int]]
+    samples: Sequence[tuple[float, int, int, float]]
     models: dict[str, Counted]
 
 
@@ -49,7 +49,7 @@ class Observer:
     def __init__(self, server: Server, models: Sequence[str]) -> None:
         self._server = server
         self._models = models
-        self._memory: list[tuple[float, int, int]] = []
+        self._samples: list[tuple[float, int, int, float]] = []
         self._before = self._read()
 
     def begin(self) -> None:
@@ -58,8 +58,9 @@ class Observer:
 
     def tick(self, seconds: float) -> None:
         """So many seconds into the run: look at the memory when it is time to."""
-        if self._server.pid and (not self._memory or seconds >= self._memory[-1][0] + MEMORY_SECONDS):
-            self._memory.append((seconds, *memory(self._server.pid)))
+        pid = self._server.pid
+        if pid and (not self._samples or seconds >= self._samples[-1][0] + SAMPLE_SECONDS):
+            self._samples.append((seconds, *memory(pid), cpu_of([pid])))
 
     def end(self) -> Observed:
         """The run is over."""
@@ -78,7 +79,7 @@ class Observer:
             busiest == self._server.pid,
             None if before.device is None or after.device is None else (after.device - before.device) / seconds,
             1.0 - idle / max(total, 1),
-            tuple(self._memory),
+            tuple(self._samples),
             {name: after.models[name] - before.models[name] for name in after.models.keys() & before.models.keys()},
         )
 

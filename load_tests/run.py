@@ -15,7 +15,7 @@ from typing import Any
 
 from load_tests.crew import usual_processes
 from load_tests.figures import Run
-from load_tests.fleet import bundles, parse_settings, servers, variants
+from load_tests.fleet import bundles, parse_settings, servers, variables, variants
 from load_tests.measure import digests, measure, requests_for, warm_up
 from load_tests.processes import Server
 from load_tests.raw_loop import loop_in_child
@@ -45,6 +45,8 @@ class Comparison:
         """Against own servers, one for each variant."""
         models = list(self.workload.models)
         settings = {label: {**self.workload.settings, **own} for label, own in self.settings.items()}
+        for own in settings.values():
+            variables(own, models)  # a mistake is told before anything starts
         with tempfile.TemporaryDirectory() as folder:
             directory = bundles(Path(folder), self.workload.models)
             progress(f"starting {len(settings)} servers")
