@@ -1,7 +1,6 @@
 """One measurement: a workload against one server, once."""
 
 import json
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
@@ -31,39 +30,33 @@ def _nothing(_: float) -> None:
     return
 
 
-def requests_for(server: Server, workload: Workload, token: str | None = None) -> tuple[bytes, ...]:
+def requests_for(server: Server, workload: Workload) -> tuple[bytes, ...]:
     """Each call of a workload as bytes, made to what the server says of its models. Raises `ValueError`."""
-    metadata = {call.model: describe(server, call.model, token) for call in workload.calls}
+    metadata = {call.model: describe(server, call.model) for call in workload.calls}
     host = urlsplit(server.url).netloc
-    extra = {"Authorization": f"Bearer {token}"} if token else {}
+    extra = {"Authorization": f"Bearer {server.token}"} if server.token else {}
     requests = []
     for call in workload.calls:
         made = _call(call, metadata[call.model])
-        if call.deadline_ms is not None:
-            extra = {**extra, "X_Request_Timeout_Ms": str(max(1, round(call.deadline_ms)))}
-        requests.append(head_of(made, host, **extra) + made.body)
-        extra.pop("X_Request_Timeout_Ms", None)
+        due = {"X_Request_Timeout_Ms": str(max(1, round(call.deadline_ms)))} if call.deadline_ms is not None else {}
+        requests.append(head_of(made, host, **extra, **due) + made.body)
     return tuple(requests)
 
 
-def describe(server: Server, model: str, token: str | None = None) -> dict[str, Any]:
+def describe(server: Server, model: str) -> dict[str, Any]:
     """The metadata of a model. Raises `ValueError` when the server does not give it."""
-    request = urllib.request.Request(f"{server.url}/v2/models/{quote(model, safe='')}")
-    if token:
-        request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
-            metadata: dict[str, Any] = json.loads(response.read())
+        metadata: dict[str, Any] = json.loads(server.get(f"/v2/models/{quote(model, safe='')}"))
     except OSError as error:
         raise ValueError(f"model {model!r} at {server.url}: {error}") from error
     return metadata
 
 
-def digests(server: Server, models: Sequence[str], token: str | None = None) -> dict[str, dict[str, str]]:
+def digests(server: Server, models: Sequence[str]) -> dict[str, dict[str, str]]:
     """By model, what its metadata says of its content and of its effective settings; empty where it says nothing."""
     found = {}
     for model in dict.fromkeys(models):
-        properties = describe(server, model, token).get("properties", {})
+        properties = describe(server, model).get("properties", {})
         found[model] = {name: properties.get(name, "") for name in ("digest", "policy_digest")}
     return found
 

@@ -55,12 +55,12 @@ class Comparison:
 
     def on(self, url: str) -> list[Variant]:
         """Against one that runs already."""
-        return self.alternate({"default": Server(url.rstrip("/"), 0)}, None)
+        return self.alternate({"default": Server(url.rstrip("/"), 0, token=self.token)}, None)
 
     def alternate(self, running: Mapping[str, Server], model_file: Path | None) -> list[Variant]:
         """A B A B …: every variant once a round."""
         names = [call.model for call in self.workload.calls]
-        requests = {label: requests_for(server, self.workload, self.token) for label, server in running.items()}
+        requests = {label: requests_for(server, self.workload) for label, server in running.items()}
         for label, server in running.items():
             progress(f"{label}: warming up")
             warm_up(self.workload, server, requests[label], self.processes)
@@ -81,7 +81,7 @@ class Comparison:
                     )
                     done += self.workload.seconds
         return [
-            Variant(label, self.settings.get(label, {}), digests(server, names, self.token), runs[label])
+            Variant(label, self.settings.get(label, {}), digests(server, names), runs[label])
             for label, server in running.items()
         ]
 

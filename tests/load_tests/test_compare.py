@@ -5,6 +5,8 @@ import json
 import pytest
 
 from load_tests.compare import main as compare
+from load_tests.models import mlp, write_bundle
+from load_tests.processes import inference_server
 from load_tests.run import main as run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -133,3 +135,16 @@ def test_what_is_no_result_is_named(measured, tmp_path, capsys, text):
 def test_what_cannot_be_run_is_refused_before_anything_starts(arguments, capsys):
     assert run(arguments) == 2
     assert capsys.readouterr().err.startswith("run: ")
+
+
+def test_a_server_that_runs_already_and_wants_a_token_is_measured_too(tmp_path):
+    bundle = write_bundle(tmp_path / "bundles", "digits", mlp((8, 4))).parent
+    quick = ["--seconds", "0.3", "--warmup-seconds", "0", "--rounds", "1", "--rate", "50", "--out", str(tmp_path)]
+    with inference_server(bundle.parent, CACHE_DIR=str(tmp_path / "cache"), ENDPOINTS_API_TOKEN="secret") as server:
+        assert run(["digits", "--url", server.url, "--token", "secret", *quick]) == 0
+        assert run(["digits", "--url", server.url, *quick]) == 2
+    [variant] = json.loads((tmp_path / "run_digits.json").read_text())["variants"]
+    [seen] = variant["runs"]
+    assert seen["ok"] == seen["due"] > 0
+    assert seen["device_busy"] > 0
+    assert (seen["server_cpu_us"], seen["rss_max"]) == (None, None)
