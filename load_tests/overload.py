@@ -82,8 +82,11 @@ def goodput(seen: Sequence[Seen], when: Bursts, deadline_ms: float) -> float:
 
 
 def growth(observed: Observed) -> tuple[float, float]:
-    """Memory (PSS, bytes) in the second tenth of a run, and in the last."""
-    samples = [pss for _, _, pss, _ in observed.samples]
+    """Memory (RSS, bytes) in the second tenth of a run, and in the last.
+
+    Not PSS: the libraries' part of that rises when other processes that have mapped them end.
+    """
+    samples = [rss for _, rss, _, _ in observed.samples]
     tenth = max(1, len(samples) // 10)
     return median(samples[tenth : 2 * tenth] or samples), median(samples[-tenth:])
 
@@ -96,13 +99,15 @@ def flat(before: float, after: float) -> bool:
 class Overload:
     """One server, and what is asked of it."""
 
-    def __init__(self, server: Server, workload: Workload, processes: int) -> None:
+    def __init__(self, server: Server, workload: Workload, processes: int, margin_ms: float) -> None:
         self._server = server
         self._workload = workload
         self._processes = processes
-        self._requests = requests_for(server, workload)
-        free = workload.model_copy(update={"calls": tuple([replace_deadline(call) for call in workload.calls])})
-        self._free = requests_for(server, free)
+        [call] = workload.calls
+        told = call.model_copy(update={"deadline_ms": (call.deadline_ms or 0.0) - margin_ms})
+        free = call.model_copy(update={"deadline_ms": None})
+        self._requests = requests_for(server, workload.model_copy(update={"calls": (told,)}))
+        self._free = requests_for(server, workload.model_copy(update={"calls": (free,)}))
         self.capacities: list[float] = []
 
     def capacity(self, seconds: float) -> None:
@@ -132,11 +137,6 @@ class Overload:
         return seen, observed, when
 
 
-def replace_deadline(call: Call) -> Call:
-    """The same without one."""
-    return call.model_copy(update={"deadline_ms": None})
-
-
 def judge(run: Run, rates: tuple[float, float], memory: tuple[float, float], goal: float, deadline_ms: float) -> int:
     """Print what was seen; the exit status."""
     good, capacity = rates
@@ -162,6 +162,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=60, help="of bursts and quiet (60)")
     add("--capacity-seconds", type=float, default=10, help="of each measurement of the capacity (10)")
     add("--deadline-ms", type=float, default=100)
+    add(
+        "--margin-ms",
+        type=float,
+        default=0,
+        help="of the deadline, kept from the server for the way there and back (0)",
+    )
     add("--goal", type=float, default=0.95, help="least part of the capacity (0.95)")
     add("--source", default="treadmill 4 8", help="of the model, as in a scenario (treadmill 4 8)")
     add("--set", action="append", default=[], metavar="SETTING=V", help="a setting of the server")
@@ -183,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         directory = bundles(Path(folder), workload.models)
         with servers(directory, Path(folder, "cache"), [MODEL], {"default": settings}) as running:
             server = running["default"]
-            test = Overload(server, workload, options.processes)
+            test = Overload(server, workload, options.processes, options.margin_ms)
             test.capacity(options.capacity_seconds)
             seen, observed, when = test.burst(test.capacities[0])
             test.capacity(options.capacity_seconds)
