@@ -1,5 +1,6 @@
 """From what clients and observer saw to the figures of one run."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -36,6 +37,7 @@ class Run:
 
     Rates are those of successful answers that came within the run's time; latencies those of all of them, from when
     each was due. A miss is an answer after the deadline, or a 504. Stages are those of Server-Timing.
+    `others_cores` are the cores that neither the server nor the clients used, but somebody did.
     """
 
     seconds: float
@@ -57,6 +59,7 @@ class Run:
     rows_per_execution: float | None
     device_busy: float | None
     machine_busy: float
+    others_cores: float | None
     server_cpu_us: float | None
     server_busiest_thread: float | None
     rss_max: int | None
@@ -128,6 +131,7 @@ def figures(workload: Workload, seconds: float, seen: Sequence[Seen], observed: 
         rows_per_execution=sum(each.rows for each in executions) / dispatches if dispatches else None,
         device_busy=observed.device,
         machine_busy=observed.machine,
+        others_cores=_others(seen, observed),
         server_cpu_us=None if observed.cpu_seconds is None else observed.cpu_seconds * 1e6 / total,
         server_busiest_thread=observed.busiest,
         rss_max=max((rss for _, rss, _, _ in observed.samples), default=None),
@@ -180,6 +184,15 @@ def _client(workload: Workload, seen: Sequence[Seen], lag: Quantiles, latency: Q
         "may_bound": bool(complaints),
         "known_by": "; ".join(complaints) or fine,
     }
+
+
+def _others(seen: Sequence[Seen], observed: Observed) -> float | None:
+    """Cores that other processes had: figures that were taken beside them are no figures of the server's."""
+    if observed.cpu_seconds is None:
+        return None
+    used = observed.machine * (os.cpu_count() or 1) * observed.seconds
+    ours = observed.cpu_seconds + sum(each.cpu_seconds for each in seen)
+    return round(max(0.0, used - ours) / observed.seconds, 3)
 
 
 def _bound(observed: Observed, client: Mapping[str, Any]) -> str:

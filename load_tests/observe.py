@@ -65,6 +65,8 @@ class Observer:
     def end(self) -> Observed:
         """The run is over."""
         before, after = self._before, self._read()
+        if self._samples:
+            self._samples.append((after.at - before.at, *memory(self._server.pid), cpu_of([self._server.pid])))
         seconds = after.at - before.at
         spent = {
             task: now.user + now.system - (was.user + was.system if (was := before.threads.get(task)) else 0.0)

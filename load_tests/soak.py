@@ -49,6 +49,7 @@ def tenths(seen: Sequence[Seen], observed: Observed, count: int = 10) -> list[Te
     latency = (answered - records[:, DUE]) * 1e3
     edges = np.linspace(0.0, answered.max(), count + 1)
     at = np.array([seconds for seconds, _, _, _ in observed.samples])
+    at[-1] = max(answered.max(), at[-2:].min())  # it was taken when everything had been answered, and cost nothing more
     cpu = np.interp(edges, at, np.array([spent for _, _, _, spent in observed.samples]))
     found = []
     for place in range(count):

@@ -95,7 +95,16 @@ def _overview(variants: Sequence[Variant], workload: Workload) -> Table:
 def _server(variants: Sequence[Variant]) -> Table:
     table = _table(
         "the server",
-        ["setting", "rows/execution", "device busy", "CPU µs/request", "busiest thread", "RSS MB", "PSS MB"],
+        [
+            "setting",
+            "rows/execution",
+            "device busy",
+            "CPU µs/request",
+            "busiest thread",
+            "RSS MB",
+            "PSS MB",
+            "others, cores",
+        ],
     )
     for variant in variants:
         runs = variant.runs
@@ -107,6 +116,7 @@ def _server(variants: Sequence[Variant]) -> Table:
             _known([run.server_busiest_thread for run in runs], ".0%"),
             _known([run.rss_max and run.rss_max / 1e6 for run in runs], ".1f"),
             _known([run.pss_max and run.pss_max / 1e6 for run in runs], ".1f"),
+            _known([run.others_cores for run in runs], ".2f"),
         )
     return table
 

@@ -78,6 +78,12 @@ def test_what_the_server_side_saw_is_told_per_request_and_execution():
     assert run.batch_sizes == {"m": {1: 1, 4: 3}}
 
 
+def test_what_others_used_is_what_is_left_of_the_busy_cores(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    run = figures(WORKLOAD, 2.0, [seen((0, 0, 0.1, 0, 0), cpu=0.8)], observed())
+    assert run.others_cores == pytest.approx((0.6 * 4 * 2 - 1.0 - 0.8) / 2)
+
+
 def test_a_client_that_is_busy_or_late_says_that_it_may_be_what_was_measured():
     busy = figures(WORKLOAD, 2.0, [seen((0, 0, 0.1, 0, 0), cpu=1.9)], observed()).client
     late = figures(WORKLOAD, 2.0, [seen((0, 0.5, 0.6, 0, 0), queued=1)], observed()).client
