@@ -7,7 +7,7 @@ SOAK_MINUTES ?= 30
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CLIENTS = kserve mlserver perf_analyzer prometheus schemathesis
 
-.PHONY: serve embed test test-clients check fmt soak load lock settings-table clean
+.PHONY: serve embed test test-clients check fmt soak load guard guard-record lock settings-table clean
 
 serve: $(VENV)/.served ## serve the example bundles on 127.0.0.1:8000
 	$(BIN)/inference-server serve
@@ -19,7 +19,7 @@ embed: $(VENV)/.served ## add the example that embeds sentences: 90 MB, a runnin
 test: $(VENV)/.tested ## run the tests
 	$(BIN)/python -m pytest
 
-test-clients: $(VENV)/.tested $(CLIENTS:%=$(VENV)/clients/%/.made) ## real clients, each in its own environment (Debian)
+test-clients: $(VENV)/.tested $(VENV)/peers $(CLIENTS:%=$(VENV)/clients/%/.made) ## real clients, each in its own environment (Debian)
 	CLIENTS=$(VENV)/clients $(BIN)/python -m pytest -m clients
 
 check: $(VENV)/.tested ## formatting, lint, layers, types
@@ -40,6 +40,12 @@ soak: $(VENV)/.tested $(VENV)/soak/.ready ## long runs: 100 000 odd requests, an
 
 load: $(VENV)/.tested ## list the load tests; make load SCENARIO=hot_path runs one
 	$(BIN)/python -m load_tests $(SCENARIO)
+
+guard: $(VENV)/.tested ## instructions of the hot path against those on record; needs valgrind
+	$(BIN)/python -m load_tests guard
+
+guard-record: $(VENV)/.tested ## put them on record, after a change that was meant to change them
+	$(BIN)/python -m load_tests guard --record
 
 LOCK = $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-annotate --no-header
 
@@ -92,4 +98,10 @@ $(VENV)/soak/.ready: tests/fuzz/requirements.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)/soak
 	$(VENV)/soak/bin/python -m pip install --quiet --disable-pip-version-check \
 		--constraint requirements.lock --requirement tests/fuzz/requirements.txt
+	touch $@
+
+# What is measured beside the server has an environment of its own: its packages are none of ours.
+$(VENV)/peers: load_tests/peers-requirements.txt
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@

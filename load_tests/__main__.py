@@ -8,6 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 
 SCENARIOS: Mapping[str, str] = {
+    "run": "any workload, open or closed loop, against any server, or settings of an own one side by side",
+    "compare": "two results of `run`: exit status 1 where the second is worse",
+    "overload": "answers in time, tails and memory in bursts at twice what the server can bear",
+    "soak": "memory, CPU and latency over two million requests",
+    "peers": "requests/s and CPU per request of a small model, against Mosec",
+    "guard": "instructions of one decision, decode, encode and dispatch, against those on record",
     "hot_path": "CPU, latency and rate of one small request, against a bare uvicorn application",
     "coalescing": "how many requests share one execution when many come at once",
     "compute_bound": "rows/s of a heavy model, against ONNX Runtime called in a loop",
@@ -24,11 +30,11 @@ SCENARIOS: Mapping[str, str] = {
     "churn": "memory, files and threads over hundreds of loads and evictions",
     "large_bodies": "latency of liveness and status while bodies of 50 MB come and go, binary and JSON",
     "beside": "latency of one model and of liveness while a large model compiles and loads, against quiet",
-    "simulate": "rules of scheduling against each other, on a virtual clock: no server, no verdict, not in `all`",
+    "simulate": "rules of scheduling against each other, on a virtual clock: no server, no verdict",
 }
 
-#: What measures nothing of this machine, and takes options of its own.
-APART = frozenset({"simulate"})
+#: What takes options of its own, or needs more than the others, or measures nothing of this machine.
+APART = frozenset({"run", "compare", "overload", "soak", "peers", "guard", "simulate"})
 
 
 def run(name: str, options: Sequence[str]) -> tuple[int, str]:
@@ -65,7 +71,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m load_tests",
         description="Measurements of the server, as ratios within one run.",
-        epilog=f"scenarios:\n{listing}\n  {'all':<15} every measurement in turn, and a summary",
+        epilog=f"scenarios:\n{listing}\n  {'all':<15} every measurement but {', '.join(sorted(APART))}, and a summary",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(

@@ -21,12 +21,12 @@ from statistics import median
 import numpy as np
 import onnx
 
-from load_tests.connections import Connection, head_of
+from load_tests.connections import Connection
 from load_tests.models import mlp, write_bundle
 from load_tests.processes import Server, inference_server, threads_of
 from load_tests.report import machine, progress, spread, verdict
 from load_tests.treadmill import WIDTH, treadmill, turn_seconds
-from load_tests.wire import infer_call, random_rows
+from load_tests.wire import head_of, infer_call, random_rows
 
 LARGE, SERVED = "large", "served"
 

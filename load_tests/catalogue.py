@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from load_tests.connections import Connection, head_of
+from load_tests.connections import Connection
 from load_tests.memory import megabytes, memory_of
 from load_tests.models import mlp, write_bundle
 from load_tests.processes import Server, inference_server
 from load_tests.report import machine, progress, spread, verdict
-from load_tests.wire import InferCall, infer_call
+from load_tests.wire import InferCall, head_of, infer_call
 
 WIDTH_IN, WIDTH_OUT = 64, 16
 

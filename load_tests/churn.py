@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from load_tests.connections import Connection, head_of
+from load_tests.connections import Connection
 from load_tests.holding import serving
 from load_tests.memory import Held, held_by, megabytes
 from load_tests.models import mlp, write_bundle
 from load_tests.processes import Server, inference_server
 from load_tests.report import machine, progress, verdict
-from load_tests.wire import infer_call, random_rows
+from load_tests.wire import head_of, infer_call, random_rows
 
 #: 23 MB of weights, twice that in the compile cache: sessions that are kept show at once.
 WIDTHS, SIZES = (256, 2300, 2300, 64), (1, 8)

@@ -1,20 +1,17 @@
 """What serving costs a heavy model: rows/s over HTTP against ONNX Runtime called in a loop, at its best batch size."""
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from app.backends.threads import usable_cores
 from load_tests.cnn import IMAGE, resnet50
 from load_tests.counters import counted
 from load_tests.models import write_bundle
 from load_tests.processes import inference_server
+from load_tests.raw_loop import loop_in_child
 from load_tests.report import machine, progress, spread, verdict
 from load_tests.wire import infer_call, random_rows
 from load_tests.wrk import Figures, drive
@@ -31,36 +28,6 @@ batching: {{compiled_batch_sizes: {list(SIZES)}}}
 """
 
 
-def loop(model_file: Path, seconds: float) -> dict[int, float]:
-    """Rows/s of the model in this process, by batch size: one session with as many threads as the server uses.
-
-    They do not spin between two parallel sections, as the server's do not: where cores are scarce that is faster.
-    """
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = usable_cores()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = ort.InferenceSession(str(model_file), options, providers=["CPUExecutionProvider"])
-    rates = {}
-    for size in SIZES:
-        inputs = {"image": random_rows(size, *IMAGE)}
-        session.run(None, inputs)
-        runs, begun = 0, time.perf_counter()
-        while time.perf_counter() < begun + seconds:
-            session.run(None, inputs)
-            runs += 1
-        rates[size] = runs * size / (time.perf_counter() - begun)
-    return rates
-
-
-def loop_in_child(model_file: Path, seconds: float) -> dict[int, float]:
-    """The same in a process of its own, as the server's sessions are."""
-    command = [sys.executable, "-m", "load_tests.compute_bound", "--loop", str(model_file), "--seconds", str(seconds)]
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    return {int(size): rate for size, rate in json.loads(output).items()}
-
-
 def compare(root: Path, rounds: int, seconds: int) -> int:
     """Loop and server in turn. The loop's best size is that of the best median over all rounds."""
     model_file = write_bundle(root / "bundles", MODEL, resnet50(), _MANIFEST)
@@ -70,7 +37,7 @@ def compare(root: Path, rounds: int, seconds: int) -> int:
     with inference_server(root / "bundles", CACHE_DIR=str(root / "cache")) as server:
         for turn in range(rounds):
             progress(f"round {turn + 1} of {rounds}")
-            loops.append(loop_in_child(model_file, seconds / 3))
+            loops.append(loop_in_child(model_file, SIZES, seconds * len(SIZES) / 3))
             print("loop:   " + ", ".join([f"{rate:.1f} rows/s at {size}" for size, rate in loops[-1].items()]))
             before = counted(server, MODEL)
             runs.append(drive(server, call, CONNECTIONS, seconds))
@@ -89,11 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="compute_bound", description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=10, help="length of one run")
-    parser.add_argument("--loop", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
-    if arguments.loop:
-        print(json.dumps(loop(arguments.loop, arguments.seconds)))
-        return 0
     print(machine())
     with tempfile.TemporaryDirectory() as folder:
         return compare(Path(folder), arguments.rounds, round(arguments.seconds))

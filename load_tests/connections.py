@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Self
 
 from load_tests.processes import Server
-from load_tests.wire import InferCall
 
 #: Longer than anything that is waited for.
 PATIENCE_SECONDS = 60.0
@@ -50,11 +49,3 @@ class Connection:
         """Leave without a word."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         self.socket.close()
-
-
-def head_of(call: InferCall, **headers: str) -> bytes:
-    """The head of a request; of the names of further headers, `_` stands for a hyphen."""
-    lines = [f"POST {call.path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(call.body)}"]
-    lines += [f"{name}: {value}" for name, value in call.headers.items()]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode()

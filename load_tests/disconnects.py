@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from load_tests.connections import Connection, head_of
+from load_tests.connections import Connection
 from load_tests.counters import counted
 from load_tests.holding import STOPWATCH, holding, server_with, serving, turns_per_second, until
 from load_tests.processes import Server
 from load_tests.report import machine, spread, verdict
-from load_tests.wire import infer_call, random_rows
+from load_tests.wire import head_of, infer_call, random_rows
 
 MODEL, WIDTH = "left", 8
 

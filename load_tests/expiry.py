@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import orjson
 
-from load_tests.connections import PATIENCE_SECONDS, Connection, head_of
+from load_tests.connections import PATIENCE_SECONDS, Connection
 from load_tests.counters import counted
 from load_tests.holding import STOPWATCH, held, holding, server_with, serving, turns_per_second
 from load_tests.processes import Server
 from load_tests.report import machine, spread, verdict
-from load_tests.wire import infer_call, random_rows
+from load_tests.wire import head_of, infer_call, random_rows
 
 MODEL, WIDTH = "waiting", 8
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from load_tests.connections import PATIENCE_SECONDS, Connection, head_of
+from load_tests.connections import PATIENCE_SECONDS, Connection
 from load_tests.counters import counted
 from load_tests.models import mlp, write_bundle
 from load_tests.processes import Server, inference_server
 from load_tests.treadmill import stopwatch
-from load_tests.wire import InferCall, infer_call, random_rows
+from load_tests.wire import InferCall, head_of, infer_call, random_rows
 
 #: Name of the bundle, a `treadmill.stopwatch`, that a server needs for it.
 STOPWATCH = "stopwatch"

@@ -10,9 +10,9 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,15 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Server:
-    """A running child process that answers on `url`; `started_in` are the seconds until it did."""
+    """A running child process that answers on `url`; `started_in` are the seconds until it did.
+
+    Without a pid it is one that runs somewhere else; `token` is the bearer token that it may want.
+    """
 
     url: str
     pid: int
     started_in: float = 0.0
+    token: str | None = None
 
     def cpu(self) -> tuple[float, float]:
         """User and system seconds of the process so far."""
@@ -35,7 +39,8 @@ class Server:
 
     def get(self, path: str) -> bytes:
         """The body of a GET. Raises `OSError` when the answer is not a success."""
-        with urllib.request.urlopen(self.url + path, timeout=10) as response:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=10) as response:
             return bytes(response.read())
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
@@ -48,6 +53,38 @@ class Server:
         """What `/status` of our server says of every model."""
         models: list[dict[str, Any]] = json.loads(self.get("/status"))["models"]
         return models
+
+    def node(self) -> dict[str, Any]:
+        """What `/status` of our server says of it all."""
+        node: dict[str, Any] = json.loads(self.get("/status"))
+        return node
+
+
+def family(pid: int) -> list[int]:
+    """A process and its living descendants."""
+    found, parents = [pid], [pid]
+    while parents:
+        children: list[int] = []
+        for parent in parents:
+            try:
+                lists = [(task / "children").read_text() for task in Path(f"/proc/{parent}/task").iterdir()]
+            except OSError:  # it has just ended
+                continue
+            children += [int(each) for each in " ".join(lists).split()]
+        found += children
+        parents = children
+    return found
+
+
+def cpu_of(pids: Sequence[int]) -> float:
+    """Seconds that these processes have computed so far; what has ended counts nothing."""
+    total = 0.0
+    for pid in pids:
+        try:
+            total += sum(_times(Path(f"/proc/{pid}/stat")))
+        except OSError:
+            continue
+    return total
 
 
 @dataclass(frozen=True)
@@ -133,7 +170,8 @@ def inference_server(*model_dirs: Path, **settings: str) -> Iterator[Server]:
         "INFERENCE_SERVER_DRAIN_DELAY_SECONDS": "0",
         **{f"INFERENCE_SERVER_{name}": value for name, value in settings.items()},
     }
-    with child([sys.executable, "-m", "app", "serve"], env, port, "/v2/health/ready") as server:
+    with child([sys.executable, "-m", "app", "serve"], env, port, "/v2/health/ready") as started:
+        server = replace(started, token=settings.get("ENDPOINTS_API_TOKEN"))
         absent = {model["name"]: model["reason"] for model in server.models() if model["state"] != "READY"}
         if absent:
             raise RuntimeError(f"the server is ready, but not all models are: {absent}")

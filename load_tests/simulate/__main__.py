@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from load_tests.simulate.arrivals import ARRIVALS
+from load_tests.arrivals import ARRIVALS
 from load_tests.simulate.capacity import r99
 from load_tests.simulate.device import EXACT, Noise
 from load_tests.simulate.outcome import pooled

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.scheduling.request import QueuedRequest
-from load_tests.simulate.arrivals import Arriving, merged
+from load_tests.arrivals import Arriving, merged
 from load_tests.simulate.device import EXACT, Device, Noise
 from load_tests.simulate.models import SimulatedModel
 from load_tests.simulate.outcome import Outcome, outcome

@@ -1,4 +1,7 @@
-"""When requests arrive: pure generators, for open loop. The same generator state gives the same pattern at any rate."""
+"""When requests arrive: pure generators, for open loop. The same generator state gives the same pattern at any rate.
+
+Simulation and load generator share them.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,6 +17,9 @@ Times = NDArray[np.float64]
 Owners = NDArray[np.int64]
 
 Arriving = tuple[Times, Owners]
+
+#: Seconds, and requests per second at the beginning and at the end.
+Phase = tuple[float, float, float]
 
 #: (requests per second, seconds, generator) → the instants below `seconds`, ascending.
 Arrivals = Callable[[float, float, Generator], Times]
@@ -58,8 +64,54 @@ def bursts(rate: float, seconds: float, rng: Generator) -> Times:
     return times
 
 
+def phases(pieces: Sequence[Phase], rng: Generator) -> Times:
+    """Independent arrivals at a rate that changes: one phase after the other, in each evenly from one rate to another.
+
+    A phase is (seconds, requests per second at its beginning, at its end).
+    """
+    spans = np.array(pieces, np.float64).reshape(-1, 3)
+    if np.any(spans < 0):
+        raise ValueError("neither a phase nor a rate is negative")
+    spans = spans[spans[:, 0] > 0]
+    if not len(spans):
+        return np.zeros(0)
+    lengths, first, last = spans.T
+    begins = np.concatenate(([0.0], np.cumsum(lengths)))
+    before = np.concatenate(([0.0], np.cumsum(lengths * (first + last) / 2)))  # arrivals expected until each begins
+    at = _renewal(rng.standard_exponential, 1.0, float(before[-1]))
+    piece = np.minimum(np.searchsorted(before, at, side="right") - 1, len(spans) - 1)
+    count, start = at - before[piece], first[piece]
+    slope = (last[piece] - start) / lengths[piece]
+    # count = start · t + slope · t² / 2, solved without a difference of like numbers
+    root = np.sqrt(np.maximum(start**2 + 2 * slope * count, 0.0))
+    into = np.divide(2 * count, start + root, out=np.zeros_like(count), where=start + root > 0)
+    times: Times = np.minimum(begins[piece] + into, np.nextafter(begins[-1], 0.0))
+    return times
+
+
+def ramp(rate: float, seconds: float, rng: Generator, *, begin: float = 0.1, end: float = 1.9) -> Times:
+    """From `begin` to `end` times the rate, evenly: with these two its mean is `rate`."""
+    return phases([(seconds, begin * rate, end * rate)], rng)
+
+
+def surge(rate: float, seconds: float, rng: Generator, *, factor: float = 4.0, at: float = 0.5) -> Times:
+    """Independent arrivals, and from the part `at` of the time on, for a fifth of it, `factor` times as many."""
+    burst = min(0.2, 1.0 - at) * seconds
+    quiet = at * seconds
+    return phases(
+        [(quiet, rate, rate), (burst, factor * rate, factor * rate), (seconds - quiet - burst, rate, rate)], rng
+    )
+
+
 ARRIVALS: Mapping[str, Arrivals] = MappingProxyType(
-    {"steady": steady, "poisson": poisson, "gamma4": partial(gamma, cv=4.0), "bursts": bursts}
+    {
+        "steady": steady,
+        "poisson": poisson,
+        "gamma4": partial(gamma, cv=4.0),
+        "bursts": bursts,
+        "ramp": ramp,
+        "surge": surge,
+    }
 )
 
 

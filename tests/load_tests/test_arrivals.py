@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from load_tests.simulate.arrivals import ARRIVALS, merged, poisson, steady
+from load_tests.arrivals import ARRIVALS, merged, phases, poisson, ramp, steady, surge
 
 KINDS = sorted(ARRIVALS)
 
@@ -76,3 +78,40 @@ def test_a_models_arrivals_do_not_depend_on_the_others():
     alone, _ = merged("bursts", [100.0], 10.0, 1)
     times, owners = merged("bursts", [100.0, 700.0], 10.0, 1)
     assert np.array_equal(alone, times[owners == 0])
+
+
+pieces = st.lists(st.tuples(*[st.floats(0.0, 20.0, allow_subnormal=False)] * 3), min_size=1, max_size=5)
+
+
+@given(pieces, st.integers(0, 5))
+def test_arrivals_in_phases_ascend_and_stay_within_them(spans, seed):
+    times = phases(spans, generator(seed))
+    assert np.all(np.diff(times) >= 0)
+    assert not len(times) or 0 <= times[0] <= times[-1] < sum(seconds for seconds, _, _ in spans)
+
+
+@given(pieces, st.integers(0, 5))
+def test_every_phase_has_as_many_arrivals_as_its_rates_say(spans, seed):
+    times, end = phases(spans, generator(seed)), 0.0
+    for seconds, first, last in spans:
+        begin, end = end, end + seconds
+        expected = seconds * (first + last) / 2
+        seen = int(((times >= begin) & (times < end)).sum())
+        assert abs(seen - expected) <= 6 * expected**0.5 + 6
+
+
+def test_a_ramp_rises_evenly():
+    times = ramp(1000.0, 100.0, generator())
+    quarters = np.histogram(times, bins=4, range=(0.0, 100.0))[0]
+    assert quarters == pytest.approx([8125, 19375, 30625, 41875], rel=0.05)  # 325, 775, 1225 and 1675 a second
+
+
+def test_a_surge_comes_once_and_is_as_high_as_asked_for():
+    times = surge(100.0, 100.0, generator(), factor=5.0, at=0.6)
+    rates = np.histogram(times, bins=10, range=(0.0, 100.0))[0] / 10
+    assert rates == pytest.approx([100] * 6 + [500] * 2 + [100] * 2, rel=0.15)
+
+
+def test_a_negative_rate_is_refused():
+    with pytest.raises(ValueError, match="negative"):
+        phases([(1.0, -1.0, 1.0)], generator())
