@@ -25,11 +25,11 @@ import onnx
 import orjson
 from onnx import TensorProto, helper
 
-from load_tests.connections import Connection, head_of
+from load_tests.connections import Connection
 from load_tests.models import write_bundle
 from load_tests.processes import Server, inference_server
 from load_tests.report import machine, verdict
-from load_tests.wire import InferCall, infer_call, random_rows
+from load_tests.wire import InferCall, head_of, infer_call, random_rows
 
 #: Rows of a request, and floats of a row: 50 MB as they are, and as JSON.
 ROWS, BINARY, JSON = 10, 1_310_720, 480_000
