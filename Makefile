@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve embed test check fmt load lock test-prometheus settings-table clean
+.PHONY: serve embed test check fmt load onnx-suite lock test-prometheus settings-table clean
 
 serve: $(VENV)/.served ## serve the example bundles on 127.0.0.1:8000
 	$(BIN)/inference-server serve
@@ -29,6 +29,9 @@ fmt: $(VENV)/.tested ## format and mend what can be mended
 
 load: $(VENV)/.tested ## list the load tests; make load SCENARIO=hot_path runs one
 	$(BIN)/python -m load_tests $(SCENARIO)
+
+onnx-suite: $(VENV)/.tested $(VENV)/onnx-suite ## every model of the ONNX backend tests through a real server: minutes
+	$(BIN)/python -m load_tests onnx_suite $(OPTIONS)
 
 lock: $(VENV)/.tested ## choose new versions: rewrites requirements.lock
 	$(PIP) uv
@@ -57,6 +60,11 @@ $(VENV)/.served: pyproject.toml requirements.lock bundles/requirements.txt
 $(VENV)/.tested: $(VENV)/.served
 	$(PIP) --constraint requirements.lock --editable '.[dev]'
 	touch $@
+
+# Beside what is installed, not in its place: only the models and tensors in it are read, and later releases ship none.
+$(VENV)/onnx-suite: tests/onnx_suite/requirements.txt | $(VENV)/.tested
+	rm -rf $@.part && $(PIP) --no-deps --target $@.part --requirement tests/onnx_suite/requirements.txt
+	rm -rf $@ && mv $@.part $@ && touch $@
 
 # Unpacked, not installed: nobody has to be root, and no service starts.
 $(VENV)/prometheus:

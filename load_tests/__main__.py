@@ -23,11 +23,12 @@ SCENARIOS: Mapping[str, str] = {
     "catalogue": "answers, bytes on the device and memory with twenty models where six fit, against all of them",
     "churn": "memory, files and threads over hundreds of loads and evictions",
     "beside": "latency of one model and of liveness while a large model compiles and loads, against quiet",
+    "onnx_suite": "right answers for every model of the ONNX backend tests: make onnx-suite brings them; not in `all`",
     "simulate": "rules of scheduling against each other, on a virtual clock: no server, no verdict, not in `all`",
 }
 
 #: What measures nothing of this machine, and takes options of its own.
-APART = frozenset({"simulate"})
+APART = frozenset({"onnx_suite", "simulate"})
 
 
 def run(name: str, options: Sequence[str]) -> tuple[int, str]:
