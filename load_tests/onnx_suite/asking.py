@@ -43,6 +43,10 @@ class Asker:
     def __init__(self, address: str) -> None:
         self._connection = HTTPConnection(address, timeout=120)
 
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
     def infer(self, model: str, inputs: Tensors, *, binary: bool) -> Answer:
         """Ask a model by JSON or by binary tensors, and be answered in the same way."""
         head, blobs = _request(inputs, binary=binary)

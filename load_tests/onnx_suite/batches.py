@@ -10,7 +10,7 @@ import onnx
 from load_tests.onnx_suite.asking import Answer, Asker
 from load_tests.onnx_suite.cases import Case, Tensors, rows_of, single_rows
 from load_tests.onnx_suite.judging import Outcome, Verdict, apart
-from load_tests.onnx_suite.plain import Plain
+from load_tests.onnx_suite.plain import Plain, RefusedError
 
 #: Behind the name of the graph that it was made from.
 SUFFIX = ".opened"
@@ -44,6 +44,7 @@ class Rows:
     def __init__(self, address: str) -> None:
         self._address = address
         self._own = local()
+        self._askers: list[Asker] = []
         self._senders = ThreadPoolExecutor(MOST_ROWS)
 
     def judge(self, case: Case, model_file: Path, state: str, verdict: str) -> tuple[Outcome, int]:
@@ -53,7 +54,7 @@ class Rows:
         try:
             plain = Plain(model_file)
             wanted = [plain.run(row) for row in rows]
-        except Exception as error:  # whatever ONNX Runtime raises: such a graph needs all its rows
+        except RefusedError as error:  # such a graph needs all its rows
             return Outcome(name, Verdict.REFUSED, "ONNX Runtime does not run one row of it", str(error)), 0
         if state != "READY":
             return Outcome(name, Verdict.FAILED, "not served, though ONNX Runtime runs it", state), 0
@@ -69,12 +70,15 @@ class Rows:
         return Outcome(name, Verdict.PASSED), merged
 
     def close(self) -> None:
-        """End the senders."""
+        """End the senders and their connections."""
         self._senders.shutdown()
+        for asker in self._askers:
+            asker.close()
 
     def _ask(self, name: str, row: Tensors) -> Answer:
         if not hasattr(self._own, "asker"):
             self._own.asker = Asker(self._address)
+            self._askers.append(self._own.asker)
         asker: Asker = self._own.asker
         return asker.infer(name, row, binary=True)
 

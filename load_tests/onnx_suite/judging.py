@@ -9,7 +9,7 @@ import numpy as np
 
 from load_tests.onnx_suite.asking import Answer, Asker
 from load_tests.onnx_suite.cases import Array, Case, Tensors
-from load_tests.onnx_suite.plain import Plain
+from load_tests.onnx_suite.plain import Plain, RefusedError
 
 #: The tolerances of the runner that comes with the tests.
 RELATIVE, ABSOLUTE = 1e-3, 1e-7
@@ -78,7 +78,7 @@ def _judge_refusal(case: Case, reason: str) -> Outcome:
         return _failed(case, "refused without naming its type", reason)
     try:
         Plain(case.model_file)
-    except Exception as error:  # whatever ONNX Runtime raises
+    except RefusedError as error:
         return Outcome(case.name, Verdict.REFUSED, "ONNX Runtime cannot load it", f"{reason} | plain: {error}")
     return _failed(case, "refused, though ONNX Runtime loads it", reason)
 
@@ -88,7 +88,7 @@ def _excused(case: Case, answer: Answer) -> Outcome | None:
     plain = Plain(case.model_file)
     try:
         first = plain.run(case.inputs)
-    except Exception as error:  # as above
+    except RefusedError as error:
         if answer.status == 500 and json.loads(answer.text)["code"] == "execution_failed":
             return Outcome(case.name, Verdict.REFUSED, "ONNX Runtime cannot run it", f"{answer.text} | plain: {error}")
         return None

@@ -4,7 +4,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,11 @@ def run(cases: Sequence[Case], folder: Path, env: Mapping[str, str]) -> Report:
     bundles = folder / "bundles"
     opened = [case for case in cases if _write_bundles(case, bundles)]
     begun = time.monotonic()
-    with _serving(bundles, folder / "cache", env) as server, _progress() as progress:
-        asker = Asker(server.url.removeprefix("http://"))
+    with (
+        _serving(bundles, folder / "cache", env) as server,
+        closing(Asker(server.url.removeprefix("http://"))) as asker,
+        _progress() as progress,
+    ):
         _wait_until_loaded(asker, progress, len(cases) + len(opened))
         loaded = time.monotonic()
         states = {each["name"]: each for each in asker.get("/status")["models"]}
@@ -67,18 +70,17 @@ def _judge_opened(
     cases: Sequence[Case], bundles: Path, states: Mapping[str, Any], asker: Asker, server: Server, progress: Progress
 ) -> tuple[list[Outcome], Mapping[str, int]]:
     outcomes, merged = [], dict[str, int]()
-    rows = Rows(server.url.removeprefix("http://"))
-    for case in progress.track(cases, description="asking row by row"):
-        name = case.name + SUFFIX
-        status = states[name]
-        verdict = status["serving"]["batch_safety"] if status["serving"] else ""
-        if status["serving"] and status["serving"]["batchable"]:
-            asker.post("/admin/set_policy", {"model": name, "max_wait_ms": _WAIT_MS}, _TOKEN)
-        outcome, together = rows.judge(case, bundles / name / "model.onnx", status["state"], verdict)
-        outcomes.append(outcome)
-        kind = verdict or "alone"
-        merged[kind] = merged.get(kind, 0) + (together > 1)
-    rows.close()
+    with closing(Rows(server.url.removeprefix("http://"))) as rows:
+        for case in progress.track(cases, description="asking row by row"):
+            name = case.name + SUFFIX
+            status = states[name]
+            verdict = status["serving"]["batch_safety"] if status["serving"] else ""
+            if status["serving"] and status["serving"]["batchable"]:
+                asker.post("/admin/set_policy", {"model": name, "max_wait_ms": _WAIT_MS}, _TOKEN)
+            outcome, together = rows.judge(case, bundles / name / "model.onnx", status["state"], verdict)
+            outcomes.append(outcome)
+            kind = verdict or "alone"
+            merged[kind] = merged.get(kind, 0) + (together > 1)
     return outcomes, merged
 
 
