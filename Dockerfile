@@ -18,7 +18,9 @@ FROM python:${PYTHON_VERSION}-slim
 ARG COMPILE=false
 RUN useradd --system --uid 10001 --create-home server \
     && mkdir -p /var/cache/inference-server /srv/bundles \
-    && chown server /var/cache/inference-server
+    && chown server /var/cache/inference-server \
+    # Operators for text want this locale by name; the C library's own knows the same letters.
+    && ln -s C.utf8 /usr/lib/locale/en_US.utf8
 COPY --from=build /opt/venv /opt/venv
 COPY bundles /srv/bundles
 ENV PATH=/opt/venv/bin:$PATH \

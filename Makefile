@@ -7,7 +7,7 @@ SOAK_MINUTES ?= 30
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CLIENTS = kserve mlserver perf_analyzer prometheus schemathesis
 
-.PHONY: serve embed test test-clients check fmt soak load guard guard-record lock settings-table clean
+.PHONY: serve embed test test-clients check fmt soak load guard guard-record onnx-suite lock settings-table clean
 
 serve: $(VENV)/.served ## serve the example bundles on 127.0.0.1:8000
 	$(BIN)/inference-server serve
@@ -19,7 +19,7 @@ embed: $(VENV)/.served ## add the example that embeds sentences: 90 MB, a runnin
 test: $(VENV)/.tested ## run the tests
 	$(BIN)/python -m pytest
 
-test-clients: $(VENV)/.tested $(VENV)/peers $(CLIENTS:%=$(VENV)/clients/%/.made) ## real clients, each in its own environment (Debian)
+test-clients: $(VENV)/.tested $(VENV)/onnx-suite $(VENV)/peers $(CLIENTS:%=$(VENV)/clients/%/.made) ## real clients, each in its own environment (Debian)
 	CLIENTS=$(VENV)/clients $(BIN)/python -m pytest -m clients
 
 check: $(VENV)/.tested ## formatting, lint, layers, types
@@ -46,6 +46,9 @@ guard: $(VENV)/.tested ## instructions of the hot path against those on record; 
 
 guard-record: $(VENV)/.tested ## put them on record, after a change that was meant to change them
 	$(BIN)/python -m load_tests guard --record
+
+onnx-suite: $(VENV)/.tested $(VENV)/onnx-suite ## every model of the ONNX backend tests through a real server: minutes
+	$(BIN)/python -m load_tests onnx_suite $(OPTIONS)
 
 LOCK = $(BIN)/uv pip compile --quiet --universal --upgrade --python-version 3.11 --no-annotate --no-header
 
@@ -105,3 +108,8 @@ $(VENV)/peers: load_tests/peers-requirements.txt
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
+
+# Beside what is installed, not in its place: only the models and tensors in it are read, and later releases ship none.
+$(VENV)/onnx-suite: tests/onnx_suite/requirements.txt | $(VENV)/.tested
+	rm -rf $@.part && $(PIP) --no-deps --target $@.part --requirement tests/onnx_suite/requirements.txt
+	rm -rf $@ && mv $@.part $@ && touch $@

@@ -2,8 +2,9 @@
 
 The same row runs at the same size before and behind others, among copies of itself (which is padding by repetition),
 and before padding of zeros. Behind others too, because what runs along the batch axis, as time does, changes nothing in
-the first row. Answers are compared at the same place: where rows are independent they are equal to the last bit there,
-while at another place another kernel may round otherwise.
+the first row; and at both ends of a large batch, because what counts the rows may leave the first few alone. Answers
+are compared at the same place: where rows are independent they are equal to the last bit there, while at another place
+another kernel may round otherwise.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -129,17 +130,22 @@ class _Company:
         first, behind = self.first, self._outputs(Beside.NEIGHBOURS, [*self._others, 0])
         others = self._outputs(Beside.NEIGHBOURS, [*backwards, 0])
         copies = self._outputs(Beside.COPIES, [0] * self._rows)
+        # The opposite of the first row, where it is made of truths or integers: what is masked by place shows in one.
+        opposite = self._outputs(Beside.COPIES, [1] * self._rows)
         last = _row(self._spec, behind, count)
         yield from self._zeros_apart(first)
         yield from self._apart(Beside.NEIGHBOURS, last, _row(self._spec, others, count))
         yield from self._apart(Beside.COPIES, first, _row(self._spec, copies, 0))
         yield from self._apart(Beside.COPIES, last, _row(self._spec, copies, count))
         yield from self._apart(Beside.PLACE, first, last)
+        yield from self._apart(Beside.PLACE, _row(self._spec, opposite, 0), _row(self._spec, opposite, count))
 
     def glance(self) -> Iterator[Deviation]:
-        """How far the answer among copies of itself is from the first. Raises like `look`."""
+        """How far the answers among copies of itself are from the first, and from one another. Raises like `look`."""
         copies = self._outputs(Beside.COPIES, [0] * self._rows)
-        yield from self._apart(Beside.COPIES, self.first, _row(self._spec, copies, 0))
+        one = _row(self._spec, copies, 0)
+        yield from self._apart(Beside.COPIES, self.first, one)
+        yield from self._apart(Beside.PLACE, one, _row(self._spec, copies, self._rows - 1))
 
     def across(self, smallest: Tensors) -> Iterator[Deviation]:
         """How far the answer is from that of another size; nothing where there is none."""

@@ -20,7 +20,7 @@ from app.backends.entry import StoredEntry
 from app.backends.pruning import Lease, is_occupied, lease, occupy, prune
 
 #: Part of every key: raise it when the content of entries changes.
-FORMAT = 4
+FORMAT = 5
 
 _MANIFEST = "entry.json"
 
@@ -57,6 +57,7 @@ class CompileCache:
         self._measured = root / "measured"
         self._scratch = root / "scratch"
         self._most_bytes = most_bytes
+        self._room = -1  # bytes that may be added before all entries are counted again
 
     def open(self, key: str) -> CacheEntry | None:
         """The entry, if it is there and whole; a truncated or foreign one counts as absent."""
@@ -86,7 +87,10 @@ class CompileCache:
         files = sorted(file for file in workspace.iterdir() if file.is_file())
         manifest = {"key": key, "files": {file.name: _fingerprint(file) for file in files}, **stored.to_json()}
         (workspace / _MANIFEST).write_text(json.dumps(manifest, indent=1))
-        for path in (*files, workspace / _MANIFEST, workspace):
+        sizes = [file.stat().st_size for file in files]
+        # What a fingerprint covers whole is found out when the machine stopped too early: then it is made anew.
+        durable = max(sizes, default=0) > 2 * _FINGERPRINT_BYTES
+        for path in (*files, workspace / _MANIFEST, workspace) if durable else ():
             _sync(path)
         self._entries.mkdir(parents=True, exist_ok=True)
         target = self._entries / key
@@ -96,10 +100,10 @@ class CompileCache:
             # Broken: out of the way with it. Whoever has its files mapped keeps them.
             _rename(target, self._scratch / f"{workspace.name}.broken")
             shutil.rmtree(self._scratch / f"{workspace.name}.broken", ignore_errors=True)
-        _sync(self._entries)
+        if durable:
+            _sync(self._entries)
         opened = self.open(key) or _cache_entry(target, stored, None)
-        if self._most_bytes:
-            prune(self._entries, _MANIFEST, self._scratch, self._most_bytes)
+        self._bound(sum(sizes))
         return opened
 
     def external_files(self, model_digest: str) -> tuple[str, ...] | None:
@@ -138,6 +142,17 @@ class CompileCache:
         with self.workspace() as workspace:
             (workspace / "note").write_text(json.dumps(known))
             (workspace / "note").replace(note)
+
+    def _bound(self, added: int) -> None:
+        """Remove what is too much now that so many bytes were added.
+
+        Counting looks at every entry, so it is done again only after an eighth of what was free is taken: the rest is
+        for other processes that write here.
+        """
+        self._room -= added
+        if self._most_bytes and self._room < 0:
+            total = prune(self._entries, _MANIFEST, self._scratch, self._most_bytes)
+            self._room = max(self._most_bytes - total, 0) // 8
 
     def _sweep(self, now: float) -> None:
         """Remove what processes that died while writing left behind."""

@@ -23,10 +23,11 @@ from onnx import helper
 
 from app.backends.batch_probe import measure
 from app.backends.digests import digest_file
+from app.backends.entry import PLAIN
 from app.backends.graph import external_files, name_axes, quantises_dynamically, read_graph
 from app.backends.job import sample_from_npz, spec_from_json
 from app.backends.optimise import write_form
-from app.backends.proof import NotProvedError, Reference, prove
+from app.backends.proof import NotProvedError, Reference, UnprovableError, prove
 from app.backends.providers import PROVIDERS
 from app.backends.scratch import activation_bytes
 from app.backends.sessions import SessionConfig, create_session, sharing_options
@@ -52,6 +53,8 @@ def compile_form(job: Mapping[str, Any]) -> Answer:
         reference = Reference(model.SerializeToString(), file.parent, spec, sample, config)
     except Exception as error:
         raise BundleError(f"{file}: ONNX Runtime cannot run it: {' '.join(str(error).split())}") from error
+    if job["form"] != PLAIN:
+        reference.check_provable()
     stored = write_form(job["form"], model, file.parent, target, layout, config)
     if stored.optimised:  # otherwise it is the reference
         stored = replace(stored, quick=prove(target, stored, spec, reference, config))
@@ -92,7 +95,7 @@ JOBS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
 
 
 def answer(line: str) -> Answer:
-    """The answer to one line: what was asked for, or why it is `refused`, or why this form is `unfit`."""
+    """The answer to one line: what was asked for, or why it is `refused`, this form is `unfit`, any is `unprovable`."""
     try:
         job = json.loads(line)
         return JOBS[job["job"]](job)
@@ -101,6 +104,8 @@ def answer(line: str) -> Answer:
     except (OSError, MemoryError) as error:  # a full disk says nothing about the form
         remedy = "; free some for the compile cache, or name another cache_dir" if _is_full(error) else ""
         return {"refused": f"{type(error).__name__}: {error}{remedy}"}
+    except UnprovableError as error:
+        return {"unprovable": str(error)}
     except NotProvedError as error:
         return {"unfit": str(error)}
     except Exception as error:
@@ -114,6 +119,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # native libraries print what they like
     _end_with_parent()
+    gc.freeze()  # what stands for good: collecting it after every job took longer than the jobs of small models
     while select.select([sys.stdin], [], [], IDLE_SECONDS)[0]:
         line = sys.stdin.readline()
         if not line:

@@ -15,7 +15,7 @@ from app.backends.base import CacheEntry
 from app.backends.cache import CompileCache, cpu_features, key_of
 from app.backends.child import ANSWER_SECONDS, CHILD_MODULE, ChildDiedError, CompileChild
 from app.backends.digests import FileDigests, digest_file
-from app.backends.entry import StoredEntry
+from app.backends.entry import PLAIN, StoredEntry
 from app.backends.job import sample_to_npz, spec_to_json
 from app.backends.sessions import SessionConfig
 from app.domain.errors import BundleError
@@ -141,7 +141,9 @@ class Compiler:
     def _try_forms(self, key: str, source: "_Source", spec: ModelSpec, sample: str) -> CacheEntry:
         """Try the forms, best first, until one is proved."""
         reasons: list[str] = []
-        for form in self._config.provider.forms:
+        forms = list(self._config.provider.forms)
+        while forms:
+            form = forms.pop(0)
             with self._cache.workspace() as workspace:
                 try:
                     answer = self._ask(
@@ -163,6 +165,8 @@ class Compiler:
                     stored = StoredEntry.from_json(answer["entry"])
                     reasons.extend([stored.reason] if stored.reason else [])
                     return self._cache.publish(workspace, key, replace(stored, reason="; ".join(reasons)))
+            if "unprovable" in answer:  # whatever the form: writing out large weights again would tell nothing new
+                forms = [each for each in forms if each == PLAIN]
             reasons.append(f"not {form}: {_complaint(answer)}")
             _log.warning("%s: %s", source.file, reasons[-1])
         raise BundleError(f"{source.file}: cannot be compiled: {'; '.join(reasons)}")

@@ -15,6 +15,11 @@ _SEED = 20
 #: Random rows to make batches of.
 _ROWS = 7
 
+#: Texts for 0 and 1, in the rows of even and of odd number.
+Texts = tuple[tuple[bytes, bytes], tuple[bytes, bytes]]
+_DIGITS: Texts = ((b"0", b"1"), (b"0", b"1"))
+_WORDS: Texts = ((b"0", b"1"), (b"0 1,1;0|1\t0\n1-1/0.1_0:1", b"1 0,0;1|0\t1\n0-0/1.0_1:0"))
+
 
 def probes(spec: ModelSpec, variant: Variant, rows: int, sample: Tensors | None) -> Iterator[Tensors]:
     """Complete inputs of `rows` rows, the most telling first: the sample, random values, zeros."""
@@ -31,14 +36,16 @@ def pools(spec: ModelSpec, variant: Variant, sample: Tensors | None) -> Iterator
     """Rows to make batches of, the most telling first: row 0, others that differ from it, and zeros as the last.
 
     They are those of the sample; else random floats, and integers 0 and 1, each row the opposite of the one before, so
-    that no two neighbours are equal. Inputs without a batch axis are complete.
+    that no two neighbours are equal. Text is a digit in every other row and many words in those between: what is cut at
+    separators has as many parts as the longest has. Where words are not taken, it is digits. Inputs without a batch
+    axis are complete.
     """
     if sample is not None and (pool := _sample_pool(spec, variant, sample)):
         yield pool
     for extent in FREE_EXTENTS:
-        generator = np.random.default_rng(_SEED)
-        rows = {each.name: _alternating(each, variant, extent, generator) for each in spec.inputs}
-        yield _with_zeros(spec, rows)
+        for texts in (_WORDS, _DIGITS) if spec.text_inputs else (_DIGITS,):
+            generator = np.random.default_rng(_SEED)
+            yield _with_zeros(spec, {e.name: _alternating(e, variant, extent, generator, texts) for e in spec.inputs})
 
 
 def _sample_pool(spec: ModelSpec, variant: Variant, sample: Tensors) -> Tensors | None:
@@ -64,19 +71,27 @@ def _beside(tensor: TensorSpec, array: Array, generator: np.random.Generator) ->
     return np.concatenate([first, _random_rows(tensor, first.shape, generator)], axis)
 
 
-def _alternating(tensor: TensorSpec, variant: Variant, extent: int, generator: np.random.Generator) -> Array:
+def _alternating(
+    tensor: TensorSpec, variant: Variant, extent: int, generator: np.random.Generator, texts: Texts
+) -> Array:
     shape = _shape(tensor, variant, 1, extent)
-    return _random(tensor, shape, generator) if tensor.batch_axis is None else _random_rows(tensor, shape, generator)
+    if tensor.batch_axis is None:
+        return _random(tensor, shape, generator)
+    return _random_rows(tensor, shape, generator, texts)
 
 
-def _random_rows(tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+def _random_rows(
+    tensor: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator, texts: Texts = _DIGITS
+) -> Array:
     """Random rows, given the shape of one: no two that follow one another are equal."""
     axis = tensor.batch_axis or 0
     if tensor.datatype == "BF16" or tensor.dtype.kind == "f":
         return np.concatenate([_random(tensor, shape, generator) for _ in range(_ROWS)], axis)
     bits = generator.integers(0, 2, shape)
-    rows = np.concatenate([(bits + number) % 2 for number in range(_ROWS)], axis)
-    return rows.astype(np.bytes_ if tensor.datatype == "BYTES" else tensor.dtype).astype(tensor.dtype)
+    rows: list[Array] = [(bits + number) % 2 for number in range(_ROWS)]
+    if tensor.datatype == "BYTES":
+        rows = [np.array(texts[number % 2], np.object_)[row] for number, row in enumerate(rows)]
+    return np.concatenate(rows, axis).astype(tensor.dtype)
 
 
 def _with_zeros(spec: ModelSpec, rows: Tensors) -> Tensors:

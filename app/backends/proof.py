@@ -36,7 +36,11 @@ _TOLERANCE_OTHERWISE = 1e-4
 
 
 class NotProvedError(Exception):
-    """A form that differs from the plain session, or that no probe could run."""
+    """A form that differs from the plain session."""
+
+
+class UnprovableError(Exception):
+    """A model that no probe could run: no form of it can be proved."""
 
 
 Case = tuple[Variant, int, int, Tensors, Tensors]
@@ -56,6 +60,14 @@ class Reference:
         self._sample = sample
         self.failures: dict[tuple[str, int], str] = {}
         self.cases = list(self._collect())
+
+    def check_provable(self) -> None:
+        """Raise `UnprovableError` for a variant that no probe runs."""
+        proved = {case[0].key for case in self.cases}
+        if missing := [variant.key for variant in self._spec.variants if variant.key not in proved]:
+            why = next(failure for (key, _), failure in self.failures.items() if key == missing[0])
+            remedy = "a sample.npz beside the model would help"
+            raise UnprovableError(f"no probe runs variant {missing[0]!r} ({remedy}): {why}")
 
     def _collect(self) -> Iterator[Case]:
         """The cases that can be compared. Raises `BundleError` for a size that cannot run where others can."""
@@ -87,10 +99,6 @@ def prove(
 
     Raises `NotProvedError` saying where the form differs; a form may also end this process.
     """
-    proved = {case[0].key for case in reference.cases}
-    if missing := [variant.key for variant in spec.variants if variant.key not in proved]:
-        why = next(failure for (key, _), failure in reference.failures.items() if key == missing[0])
-        raise NotProvedError(f"no probe runs variant {missing[0]!r} (a sample.npz beside the model would help): {why}")
     quick = []
     opened: object = None
     run: Run | None = None

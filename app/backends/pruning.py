@@ -61,16 +61,20 @@ def is_occupied(directory: Path) -> bool | None:
     return False
 
 
-def prune(entries: Path, manifest: str, aside: Path, most_bytes: int) -> None:
-    """Remove entries that no process uses, the least recently used first, until all together have `most_bytes`."""
+def prune(entries: Path, manifest: str, aside: Path, most_bytes: int) -> int:
+    """Remove entries that no process uses, the least recently used first, until all together have `most_bytes`.
+
+    Returns how many bytes are left.
+    """
     found = sorted(_found(entries, manifest))
     total = sum(nbytes for _, nbytes, _ in found)
     for _, nbytes, path in found:
         if total <= most_bytes:
-            return
+            break
         if _remove(path, manifest, aside):
             total -= nbytes
             _log.info("compile cache: removed %s (%d bytes), which was used the longest ago", path.name, nbytes)
+    return total
 
 
 def _found(entries: Path, manifest: str) -> list[tuple[float, int, Path]]:

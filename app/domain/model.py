@@ -1,6 +1,6 @@
 """What a model is to the server: its tensors, its variants, its compiled batch sizes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -150,21 +150,34 @@ class ModelSpec:
     def rows_of(self, tensors: Tensors) -> int:
         """The one row count of the executable inputs; 1 for a model without a batch axis.
 
-        Raises `InvalidRequest` when the inputs disagree, or when there are no rows.
+        Raises `InvalidRequest` when the inputs disagree, or when there are no rows. Where requests never merge, open
+        axes that nobody declared a batch may differ and be empty; then it is the first that is not, or 1.
         """
-        rows: int | None = None
-        first = ""
-        for spec in self._batched_inputs:
-            actual = tensors[spec.name].shape[spec.batch_axis or 0]
-            if rows is None:
-                rows, first = actual, spec.name
-            elif actual != rows:
+        rows = 0
+        for group in self._row_groups:
+            extents = [tensors[each.name].shape[each.batch_axis or 0] for each in group]
+            rows = rows or self._common(group, extents)
+        return rows or 1
+
+    def check_rows(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise `InvalidRequest` when client inputs of these shapes disagree on the number of rows, or have none."""
+        for group in self._client_row_groups:
+            self._common(group, [shapes[each.name][each.batch_axis or 0] for each in group])
+
+    def _common(self, group: Sequence[TensorSpec], extents: Sequence[int]) -> int:
+        """The one extent of inputs that have to have the same. Raises `InvalidRequest`."""
+        rows = extents[0]
+        for spec, actual in zip(group, extents, strict=True):
+            if actual != rows:
                 raise InvalidRequest(
-                    f"input {spec.name!r} has batch size {actual}, which does not match the {rows} of input {first!r}"
+                    f"input {spec.name!r} has batch size {actual}, which does not match the {rows} of input "
+                    f"{group[0].name!r}"
                 )
-        if rows == 0:
-            raise InvalidRequest(f"input {first!r} has 0 rows: a request needs at least one", reason="empty_batch")
-        return 1 if rows is None else rows
+        if rows == 0 and (self.coalescible or not group[0].batch_name):
+            raise InvalidRequest(
+                f"input {group[0].name!r} has 0 rows: a request needs at least one", reason="empty_batch"
+            )
+        return rows
 
     def client_rows(self, tensors: Tensors) -> int:
         """How many rows a client sent, by its first input that has a batch; 1 without any."""
@@ -212,8 +225,23 @@ class ModelSpec:
         return next(((spec.name, axis) for spec in self.client_inputs if (axis := spec.batch_axis) is not None), None)
 
     @cached_property
-    def _batched_inputs(self) -> tuple[TensorSpec, ...]:
-        return tuple(spec for spec in self.inputs if spec.batch_axis is not None)
+    def _row_groups(self) -> tuple[tuple[TensorSpec, ...], ...]:
+        return self._grouped(self.inputs)
+
+    @cached_property
+    def _client_row_groups(self) -> tuple[tuple[TensorSpec, ...], ...]:
+        return self._grouped(self.client_inputs)
+
+    def _grouped(self, inputs: Sequence[TensorSpec]) -> tuple[tuple[TensorSpec, ...], ...]:
+        """The inputs with a batch axis, those together whose rows are the same.
+
+        Where requests never merge, an open axis that nobody declared is no batch but an extent of a name.
+        """
+        groups: dict[str, list[TensorSpec]] = {}
+        for each in inputs:
+            if each.batch_axis is not None:
+                groups.setdefault("" if self.coalescible else each.batch_name, []).append(each)
+        return tuple(map(tuple, groups.values()))
 
     @cached_property
     def _simple_key(self) -> MergeKey | None:

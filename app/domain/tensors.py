@@ -1,7 +1,7 @@
 """Tensors and what is declared about them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -37,13 +37,15 @@ class TensorSpec:
     """What is declared about one tensor.
 
     `datatype` is a V2 name (a key of `NUMPY_DTYPES`); `shape` is in row-major order with -1 for every variable
-    extent, the batch axis included; `batch_axis` is None where the tensor has no batch axis.
+    extent, the batch axis included; `batch_axis` is None where the tensor has no batch axis. `batch_name` tells batch
+    axes apart that nobody declared, by what the graph calls them; those that a manifest declares have none.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
     batch_axis: int | None = None
+    batch_name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if self.datatype not in NUMPY_DTYPES:

@@ -90,8 +90,12 @@ def _spec(where: str, value: ValueInfoProto) -> TensorSpec:
         )
     if _rank_unknown(value):
         raise BundleError(f"{where} has no shape, not even a rank: export the model with shapes")
-    shape = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
-    return TensorSpec(value.name, datatype, shape, batch_axis=0 if shape and shape[0] == -1 else None)
+    dims = tensor.shape.dim
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in dims)
+    if not shape or shape[0] != -1:
+        return TensorSpec(value.name, datatype, shape)
+    # Without a name it may be any extent, so it is told apart from all others.
+    return TensorSpec(value.name, datatype, shape, batch_axis=0, batch_name=dims[0].dim_param or f"of {value.name}")
 
 
 def _type_name(elem_type: int) -> str:

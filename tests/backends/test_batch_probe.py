@@ -305,3 +305,26 @@ def test_a_model_that_never_coalesces_is_not_tried(probe):
     built, described = models.running_sum()
     described = models.spec(described.inputs, described.outputs, batching=False)
     assert probe(built, described).deviations == ()
+
+
+@pytest.mark.parametrize("separator", [None, " ", ",", ";", "|"])
+def test_text_that_is_cut_up_into_as_many_parts_as_the_longest_has_is_no_batch(probe, separator):
+    """What is sent alone is answered without the empty parts that a longer neighbour adds."""
+    delimiter = {} if separator is None else {"delimiter": separator}
+    nodes = [models.node("StringSplit", ["x"], ["y", "counts"], **delimiter)]
+    inputs, outputs = [models.value("x", models.STRING, ["n"])], [models.value("y", models.STRING, ["n", "parts"])]
+    built = models.model(nodes, inputs, outputs, opset=20)
+    described = models.spec([TensorSpec("x", "BYTES", (-1,), 0)], [TensorSpec("y", "BYTES", (-1, -1), 0)])
+    found = verdict(probe(built, described), described)
+    assert found.verdict is Verdict.UNSAFE
+    assert "another shape" in found.reason
+
+
+@pytest.mark.parametrize("upper", [0, 1])
+def test_a_row_that_is_masked_by_its_number_is_no_batch(probe, upper):
+    """A triangle of integers: the first rows may hold nothing that it takes away."""
+    nodes = [models.node("Trilu", ["x"], ["y"], upper=upper)]
+    values = [models.value(name, models.INT64, ["n", 5]) for name in "xy"]
+    built = models.model(nodes, values[:1], values[1:], opset=14)
+    described = x_to_y("INT64", (-1, 5), 0)
+    assert verdict(probe(built, described), described).verdict is Verdict.UNSAFE

@@ -295,6 +295,7 @@ def test_the_original_is_kept_where_no_probe_runs(compiler, tmp_path):
     entry = compiler.compile(models.save(tmp_path, built), described)
     assert entry.form == "plain"
     assert "not prepacked: no probe runs variant 'default'" in entry.reason
+    assert "not external" not in entry.reason  # which would be written out for nothing
     backend = backends.create(RuntimeConfig(backend="cpu"), tmp_path / "cache")
     model = backend.prepare(entry, described).load()
     assert model.run("default", 2, {"x": np.ones((2, 3), np.float32)})["y"].shape == (2, 300)

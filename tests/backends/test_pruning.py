@@ -1,5 +1,6 @@
 """The bound of the compile cache: who uses an entry keeps it; of the others the longest unused go."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -7,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from app.backends import cache as cache_module
 from app.backends.cache import CompileCache
 from app.backends.compiler import Compiler
+from app.backends.entry import Layout, StoredEntry
 from app.backends.pruning import lease, prune
 from tests.backends import models
 from tests.backends.test_compiler import CPU
@@ -160,3 +163,34 @@ def test_an_entry_in_use_outlives_a_server_that_keeps_nothing(compilers, tmp_pat
     entry = first.compile(file, models.mlp()[1])
     second.compile(file, models.mlp(sizes=(3,))[1])
     assert CompileCache(tmp_path / "cache").open(entry.path.name) == entry
+
+
+def publish(cache, key, nbytes):
+    """Publish an entry of so many bytes of weights."""
+    with cache.workspace() as workspace:
+        (workspace / "weights.bin").write_bytes(bytes(nbytes))
+        cache.publish(workspace, key, StoredEntry("plain", False, nbytes, Layout((), {})))
+
+
+def test_a_cache_far_from_its_bound_is_not_counted_for_every_entry(tmp_path, monkeypatch):
+    """With a thousand entries each count looks at two thousand files."""
+    counted = []
+
+    def count_and_prune(*args):
+        counted.append(args)
+        return prune(*args)
+
+    monkeypatch.setattr(cache_module, "prune", count_and_prune)
+    cache = CompileCache(tmp_path, 10_000_000)
+    for number in range(50):
+        publish(cache, f"entry-{number}", 1000)
+    assert len(counted) == 1
+
+
+def test_a_cache_never_outgrows_its_bound(tmp_path):
+    cache = CompileCache(tmp_path, 100_000)
+    for number in range(60):
+        publish(cache, f"entry-{number}", 4_000)
+        gc.collect()  # nobody holds what was published
+        assert sum(file.stat().st_size for file in tmp_path.glob("entries/*/*")) <= 100_000 + 5_000
+    assert len(list((tmp_path / "entries").iterdir())) > 15

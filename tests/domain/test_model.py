@@ -188,3 +188,51 @@ def test_text_must_be_utf8_and_the_complaint_names_tensor_and_element():
 
 def test_a_meta_model_takes_any_bytes():
     assert spec(inputs=(tensor("s", "BYTES"),), meta_models=()).text_inputs == ()
+
+
+def open_inputs(*names):
+    """Inputs `a`, `b`, …, whose first axis is open in the graph, under these names."""
+    return tuple(TensorSpec(each, "FP32", (-1, 2), 0, name) for each, name in zip("abc", names, strict=False))
+
+
+def shapes(*extents):
+    return {name: (extent, 2) for name, extent in zip("abc", extents, strict=False)}
+
+
+def test_open_axes_of_other_names_may_differ_where_nothing_merges():
+    """Queries against documents, say: the first axes are two extents, not one batch."""
+    model = spec(inputs=open_inputs("queries", "documents"), outputs=(CONSTANT,))
+    assert model.rows_of(zeros(shapes(2, 5))) == 2
+    model.check_rows(shapes(2, 5))
+
+
+def test_open_axes_of_one_name_are_one_extent_though_nothing_merges():
+    model = spec(inputs=open_inputs("n", "m", "n"), outputs=(CONSTANT,))
+    model.check_rows(shapes(2, 5, 2))
+    with pytest.raises(InvalidRequest, match="'c' has batch size 3, which does not match the 2 of input 'a'"):
+        model.check_rows(shapes(2, 5, 3))
+
+
+def test_open_axes_are_one_batch_where_requests_merge_whatever_they_are_called():
+    model = spec(inputs=open_inputs("n", "m"), outputs=(tensor("y"),))
+    with pytest.raises(InvalidRequest, match="does not match"):
+        model.check_rows(shapes(2, 5))
+    with pytest.raises(InvalidRequest, match="does not match"):
+        model.rows_of(zeros(shapes(2, 5)))
+
+
+def test_an_open_axis_may_be_empty_where_nothing_merges_and_nobody_declared_a_batch():
+    model = spec(inputs=open_inputs("n"), outputs=(CONSTANT,))
+    assert model.rows_of(zeros(shapes(0))) == 1
+    model.check_rows(shapes(0))
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(open_inputs("n"), (tensor("y"),)), (open_inputs(""), (CONSTANT,))])
+def test_a_batch_may_not_be_empty_where_it_merges_or_was_declared(inputs, outputs):
+    with pytest.raises(InvalidRequest, match="0 rows") as refusal:
+        spec(inputs=inputs, outputs=outputs).check_rows(shapes(0))
+    assert refusal.value.code == "empty_batch"
+
+
+def zeros(shapes):
+    return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}

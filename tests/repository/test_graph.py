@@ -163,3 +163,14 @@ def test_empty_file_is_refused(file):
     file.write_bytes(b"")
     with pytest.raises(BundleError, match="the graph has no output: export the model again"):
         describe(file)
+
+
+def test_open_first_axes_are_told_apart_by_their_names_and_unnamed_ones_are_all_different(file):
+    leading = {"a": "n", "b": "m", "c": "n", "d": None, "e": None}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [dim]) for name, dim in leading.items()]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
+    _save(file, inputs, [output], [helper.make_node("Identity", ["a"], ["y"])])
+    a, b, c, d, e = (spec.batch_name for spec in describe(file)[0])
+    assert a == c
+    assert len({a, b, d, e}) == 4
+    assert all((a, b, d, e))

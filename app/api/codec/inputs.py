@@ -69,7 +69,7 @@ def read_inputs(items: object, start: int, spec: ModelSpec) -> Inputs:
             slots.append(_slot(announced, start, source, "binary_data_size"))
             start += source
     _check_complete(shapes, spec)
-    _check_rows(shapes, spec)
+    spec.check_rows(shapes)
     return Inputs(arrays, tuple(slots), tuple(shared))
 
 
@@ -159,22 +159,6 @@ def _check_complete(shapes: dict[str, tuple[int, ...]], spec: ModelSpec) -> None
             f"expected {len(spec.client_inputs)} inputs but got {len(shapes)} for model {spec.name!r}: "
             f"got {list(shapes)}, missing {missing}"
         )
-
-
-def _check_rows(shapes: dict[str, tuple[int, ...]], spec: ModelSpec) -> None:
-    batched = [
-        (each.name, shapes[each.name][each.batch_axis]) for each in spec.client_inputs if each.batch_axis is not None
-    ]
-    if not batched:
-        return
-    first, rows = batched[0]
-    for name, actual in batched:
-        if actual != rows:
-            raise InvalidRequest(
-                f"input {name!r} has batch size {actual}, which does not match the {rows} of input {first!r}"
-            )
-    if rows == 0:
-        raise InvalidRequest(f"input {first!r} has 0 rows: a request needs at least one", reason="empty_batch")
 
 
 def _wire_shape(declared: TensorSpec) -> str:

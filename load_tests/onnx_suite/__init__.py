@@ -1,0 +1,1 @@
+"""The backend tests of the ONNX project, asked through a real server."""
