@@ -20,7 +20,7 @@ from app.backends.entry import StoredEntry
 from app.backends.pruning import Lease, is_occupied, lease, occupy, prune
 
 #: Part of every key: raise it when the content of entries changes.
-FORMAT = 4
+FORMAT = 5
 
 _MANIFEST = "entry.json"
 
@@ -151,7 +151,14 @@ class CompileCache:
 
 def _cache_entry(path: Path, stored: StoredEntry, held: Lease | None) -> CacheEntry:
     return CacheEntry(
-        path, stored.form, stored.weight_bytes, stored.reason, stored.batch_probe, stored.scratch_bytes, lease=held
+        path,
+        stored.form,
+        stored.weight_bytes,
+        stored.reason,
+        stored.batch_probe,
+        stored.scratch_bytes,
+        graphs=stored.graphs,
+        lease=held,
     )
 
 

@@ -1,7 +1,7 @@
 """What a gateway and an operator read: the node and every model, in one frozen snapshot."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,7 @@ class Serving:
     resident: bool
     residency_floor: str
     provider: str
+    graphs: Mapping[str, Sequence[int]]
     weight_bytes: int
     weight_loads: int
     weight_evicts: int
@@ -248,9 +249,7 @@ def _model(
 
 
 #: What the scheduler counts and `Serving` tells as it is.
-_AS_COUNTED = tuple(
-    {each.name for each in fields(Serving)} & {each.name for each in fields(ModelStats)} - {"costs"},
-)
+_AS_COUNTED = tuple({each.name for each in fields(Serving)} & {each.name for each in fields(ModelStats)} - {"costs"})
 
 
 def _serving(generation: Generation, stats: ModelStats, held: ModelResidency, policy_digest: str) -> Serving:
@@ -280,6 +279,7 @@ def _serving(generation: Generation, stats: ModelStats, held: ModelResidency, po
         resident=held.resident,
         residency_floor=str(held.floor),
         provider=held.provider,
+        graphs=held.graphs,
         weight_bytes=held.weight_bytes,
         weight_loads=held.loads,
         weight_evicts=held.evicts,
