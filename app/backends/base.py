@@ -50,7 +50,7 @@ class CacheEntry:
     def replayed(self) -> Mapping[str, tuple[int, ...]]:
         """The sizes of each variant that are replayed as CUDA graphs."""
         used = [graph for graph in self.graphs if not graph.excuse]
-        return {each.variant: tuple(g.size for g in used if g.variant == each.variant) for each in used}
+        return {each.variant: tuple(g.size or 1 for g in used if g.variant == each.variant) for each in used}
 
 
 class LoadedModel(Protocol):

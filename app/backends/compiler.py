@@ -192,7 +192,7 @@ class Compiler:
         _log.warning("%s: CUDA graphs are not used: %s", model_file, _complaint(answer))
         for file in workspace.glob(GRAPH_FILES):
             file.unlink()
-        shapes = [(variant.key, size) for variant in spec.variants for size in spec.sizes(variant.key)]
+        shapes = [(variant.key, size) for variant in spec.variants for size in spec.sizes(variant.key) or (0,)]
         return replace(stored, graphs=tuple(StoredGraph(*shape, _complaint(answer)) for shape in shapes))
 
     def _try_graphs(self, job: Mapping[str, Any]) -> Mapping[str, Any]:

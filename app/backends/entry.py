@@ -48,7 +48,7 @@ MOST_TIME = 0.95
 
 @dataclass(frozen=True)
 class StoredGraph:
-    """What the compile child found when it recorded (variant, size) as a CUDA graph.
+    """What came of recording (variant, size) as a CUDA graph in the compile child; a size of 0 where none is compiled.
 
     `reason` says why that cannot be done, empty where it was proved. `file` is the graph with all its dims fixed;
     `block_bytes` are those of its inputs and outputs, `device_bytes` what recording it takes of the device, and

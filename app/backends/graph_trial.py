@@ -76,7 +76,7 @@ class GraphTrial:
         self._sample = sample
         self._config = config
         self._plain: dict[tuple[str | None, int], Run] = {}
-        shapes = [(variant.key, size) for variant in spec.variants for size in spec.sizes(variant.key)]
+        shapes = [(variant.key, size) for variant in spec.variants for size in spec.sizes(variant.key) or (0,)]
         self._attempts = [_Attempt(*shape, path / f"graph-{number}.onnx") for number, shape in enumerate(shapes)]
 
     def run(self) -> tuple[StoredGraph, ...]:
@@ -130,7 +130,7 @@ class GraphTrial:
     def _answered(self, variant: str, size: int, run: Run) -> Iterator[tuple[Tensors, Tensors]]:
         """Inputs that differ, and the answers to those that the plain session takes."""
         tried: list[Tensors] = []
-        found = list(probes(self._spec, self._spec.variants_by_key[variant], size, self._sample))
+        found = list(probes(self._spec, self._spec.variants_by_key[variant], size or 1, self._sample))
         for inputs in islice(_variations(found), _MOST_INPUTS):
             if any(_same(inputs, each) for each in tried):
                 continue

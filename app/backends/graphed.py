@@ -180,7 +180,7 @@ class GraphedSession:
             "model %s: the CUDA graph of variant %r at batch size %d failed and is not used until the next load: %s",
             self._bench.spec.name,
             self._graph.variant,
-            self._graph.size,
+            self._graph.size or 1,
             translate(error).message,
         )
 

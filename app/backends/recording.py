@@ -66,7 +66,7 @@ def fixed_shapes(spec: ModelSpec, variant: str, size: int) -> Mapping[str, tuple
 
 
 def _extent(tensor: TensorSpec, axis: int, dims: Mapping[tuple[str, int], int], size: int) -> int:
-    return size if axis == tensor.batch_axis else dims.get((tensor.name, axis), tensor.shape[axis])
+    return (size or -1) if axis == tensor.batch_axis else dims.get((tensor.name, axis), tensor.shape[axis])
 
 
 def write_fixed(

@@ -48,6 +48,7 @@ class HostDriver:
         self.blocks = {}
         self.pinned = {}
         self.mode = 0
+        self.modes = {}
         self.freed = []
         self.depth = 0
         self.retained = 0
@@ -55,6 +56,8 @@ class HostDriver:
     def __getattr__(self, name):
         def call(*arguments):
             self.calls.append(name)
+            if name.startswith("cuMem"):
+                self.modes[name] = self.mode
             done = getattr(type(self), f"do_{name}", None)
             if name not in self.status and done is not None:
                 done(self, *arguments)
