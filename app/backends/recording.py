@@ -196,7 +196,7 @@ def _check_inputs(session: Any, shapes: Mapping[str, tuple[int, ...]], config: S
             continue
         if tuple(value.shape) != shapes[value.name]:
             raise BundleError(f"input {value.name!r} could not be fixed: the graph has {value.shape}")
-        if config.provider.needs_libraries and memory.name == "Cpu":
+        if config.provider.needs_libraries and any(word in memory.name.lower() for word in ("cpu", "pinned")):
             raise BundleError(f"input {value.name!r} is read on the host, where nothing is replayed")
 
 
