@@ -80,7 +80,6 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
     """Put the parts together; no thread runs yet."""
     config = settings.scheduler
     _log_settings(settings)
-    _warn_of_idle(settings)
     backend = backends.create(settings.runtime, settings.cache_dir)
     external = settings.model_control_mode == "explicit"
     registry, weights = ModelRegistry(), WeightCache(backend, settings.runtime, backend.arena_bytes())
@@ -272,15 +271,6 @@ def _log_settings(settings: Settings) -> None:
     """Every setting and its source, in one line."""
     facts = {name: f"{each.value} ({each.source})" for name, each in settings.effective().items()}
     logger.info("settings", extra={"facts": facts})
-
-
-def _warn_of_idle(settings: Settings) -> None:
-    """Say which settings were given that nothing obeys yet: silence would be a promise."""
-    given = {
-        "RUNTIME_CUDA_GRAPHS": not settings.runtime.cuda_graphs,
-    }
-    for name in [name for name, is_given in given.items() if is_given]:
-        logger.warning("setting INFERENCE_SERVER_%s has no effect yet", name)
 
 
 def _admin_token(settings: Settings) -> str:

@@ -11,8 +11,11 @@ import onnx
 import pytest
 
 from app.api import terminal
+from app.backends.base import CacheEntry
+from app.backends.entry import StoredGraph
 from app.cli import main
 from app.repository.bundle import load_bundle
+from app.runtime.trial import Compiled, Execution
 from tests.backends import models
 from tests.builders import write_identity_bundle
 from tests.e2e.conftest import free_port, running
@@ -155,6 +158,14 @@ def test_check_runs_every_variant_and_size_and_tells_what_they_cost(run, place):
     assert [row[:2] for row in rows(out)] == [["h=8,w=8", "1"], ["h=8,w=8", "4"], ["h=12,w=8", "1"], ["h=12,w=8", "4"]]
     assert all(cell.split()[-1] in ("s", "ms", "µs") for row in rows(out) for cell in row[2:4])
     assert all(row[4].endswith("B") for row in rows(out))
+
+
+def test_check_tells_which_sizes_are_replayed_and_why_the_others_are_not(place, capsys):
+    write_identity_bundle(place, "m")
+    graphs = (StoredGraph("default", 1), StoredGraph("default", 2, "axis 1 of input 'x' is free"))
+    found = Compiled(load_bundle(place / "m"), CacheEntry(place, "bound", 1000, graphs=graphs), 1.0)
+    terminal.console().print(terminal.check_table(found, [Execution("default", size, 1.0) for size in (1, 2, 4)]))
+    assert [row[-1] for row in rows(capsys.readouterr().out)] == ["replayed", "axis 1 of input 'x' is free", ""]
 
 
 def test_check_warns_of_batches_that_are_none_and_passes(run, place):

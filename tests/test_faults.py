@@ -12,10 +12,6 @@ TESTS = Path(__file__).parent
 
 TABLES = TESTS / "faults.md"
 
-MAIN = TESTS.parent / "app" / "main.py"
-
-#: Where the settings are named that nothing obeys yet.
-WARNING = "_warn_of_idle"
 
 COLUMNS = ["id", "fault", "what holds here", "proof"]
 
@@ -28,10 +24,6 @@ class Row(NamedTuple):
     fault: str
     holds: str
     proof: str
-
-    @property
-    def waits(self) -> bool:
-        return self.proof.startswith("Comes with ")
 
     @property
     def named(self) -> list[str]:
@@ -66,23 +58,8 @@ def defined_in(path: str) -> set[str]:
     return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-@cache
-def idle_settings() -> set[str]:
-    """The settings that are said to have no effect yet."""
-    [warning] = [
-        node
-        for node in ast.parse(MAIN.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and node.name == WARNING
-    ]
-    return {node.value for node in ast.walk(warning) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-
-
 def complaint(row: Row) -> str | None:
     """What is wrong with the proof of a row."""
-    if row.waits:
-        if len(row.named) == 1 and row.named[0] in idle_settings():
-            return None
-        return f"{row.id} waits for nothing: what it names is there now, so name its test"
     tests = [name for name in row.named if "::" in name]
     for path, name in (test.split("::", 1) for test in tests):
         if not name.startswith("test_") or name not in defined_in(path):
@@ -100,13 +77,8 @@ def test_the_tables_are_read_and_no_id_is_given_twice():
     assert len({row.id for row in ROWS}) == len(ROWS)
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if not row.waits], ids=lambda row: row.id)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_a_fault_has_tests_that_are_there_or_a_reason(row):
-    assert complaint(row) is None
-
-
-@pytest.mark.parametrize("row", [row for row in ROWS if row.waits], ids=lambda row: f"{row.id}: {row.proof}")
-def test_a_fault_waits_only_for_what_is_not_there_yet(row):
     assert complaint(row) is None
 
 
@@ -119,8 +91,6 @@ def test_a_fault_waits_only_for_what_is_not_there_yet(row):
         "`test_faults.py::test_the_tables_are_read_and_no_id_is_given_twice` `test_faults.py::test_gone`",
         "fine",
         "it cannot happen here because I say so",
-        "Comes with something (`SCHEDULER_DISCIPLINE`).",
-        "Comes with something.",
     ],
 )
 def test_a_bad_proof_would_be_noticed(proof):

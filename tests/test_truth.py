@@ -16,9 +16,8 @@ APP = Path(__file__).parents[1] / "app"
 
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(APP.rglob("*.py"))}
 
-#: Where settings are declared, and where those are named that nothing obeys yet.
+#: Where settings are declared.
 DECLARED = {APP / "settings.py", APP / "domain/config.py"}
-WARNING = "_warn_of_idle"
 
 
 def leaves(model: type[BaseModel]) -> Iterator[str]:
@@ -36,24 +35,16 @@ def attributes(tree: ast.AST) -> set[str]:
     return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
 
 
-def warning() -> ast.FunctionDef:
-    [found] = [node for node in TREES[APP / "main.py"].body if getattr(node, "name", "") == WARNING]
-    assert isinstance(found, ast.FunctionDef)
-    return found
-
-
 def read_somewhere() -> set[str]:
-    others = [tree for path, tree in TREES.items() if path not in DECLARED | {APP / "main.py"}]
-    main = [node for node in TREES[APP / "main.py"].body if getattr(node, "name", "") != WARNING]
-    return set().union(*map(attributes, [*others, *main]))
+    return set().union(*[attributes(tree) for path, tree in TREES.items() if path not in DECLARED])
 
 
 SETTINGS = sorted({*leaves(Settings), *leaves(ModelPolicy)})
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_setting_is_obeyed_or_said_to_be_idle(setting):
-    assert setting in read_somewhere() | attributes(warning())
+def test_a_setting_is_obeyed(setting):
+    assert setting in read_somewhere()
 
 
 def test_the_readme_has_every_setting_as_the_classes_define_it():

@@ -60,11 +60,14 @@ def compiled_table(found: Iterable[Compiled]) -> Table:
 def check_table(found: Compiled, runs: Iterable[Execution]) -> Group:
     """A line on the bundle, then a row for each (variant, size)."""
     name, form, weights, scratch, batches = _facts(found)
-    table = _table(["variant"], ["size", "per run", "per row", "memory"])
+    graphs = {(graph.variant, graph.size): graph.excuse or "replayed" for graph in found.entry.graphs}
+    table = _table(["variant"], ["size", "per run", "per row", "memory"], *([["CUDA graph"]] if graphs else []))
     for run in runs:
-        size = str(run.size) if found.spec.sizes(run.variant) else "any"
+        compiled = run.size if found.spec.sizes(run.variant) else 0
+        size = str(compiled or "any")
         costs = [human_seconds(run.seconds), human_seconds(run.seconds / run.size), human_bytes(run.scratch_bytes)]
-        table.add_row(run.variant, size, *(["does not run"] if run.fault else costs))
+        cells = ["does not run", "", ""] if run.fault else costs
+        table.add_row(run.variant, size, *cells, *([graphs.get((run.variant, compiled), "")] if graphs else []))
     return Group(Text(f"{name}: {form} weights of {weights}, scratch {scratch}, batches {batches}"), table)
 
 

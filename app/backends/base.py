@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from app.backends.entry import StoredGraph
 from app.domain.batch_safety import BatchProbe
 from app.domain.model import ModelSpec
 from app.domain.tensors import Tensors
@@ -26,7 +27,8 @@ class CacheEntry:
     block for all of them), `external` (mapped, unpacked) or `plain` (inside each session); `reason` says why it is not
     the best one of its device, empty otherwise. `batch_probe` is what the
     rows of one batch were measured to do to one another. `scratch_bytes` is the activation memory of its hungriest
-    (variant, size). `costs` (seconds by variant and size) and `load_seconds` were measured here before; empty and 0
+    (variant, size). `graphs` says which (variant, size) are replayed as CUDA graphs once they are warm, and why the
+    others are not. `costs` (seconds by variant and size) and `load_seconds` were measured here before; empty and 0
     where they were not.
     """
 
@@ -38,10 +40,17 @@ class CacheEntry:
     scratch_bytes: int = 0
     costs: Mapping[tuple[str, int], float] = field(default_factory=dict)
     load_seconds: float = 0.0
+    graphs: tuple[StoredGraph, ...] = ()
     made: bool = field(default=False, compare=False)
     """Whether it was made when it was asked for, and not found."""
     lease: object = field(default=None, compare=False, repr=False)
     """Keeps the entry from being removed, for as long as somebody has this value."""
+
+    @property
+    def replayed(self) -> Mapping[str, tuple[int, ...]]:
+        """The sizes of each variant that are replayed as CUDA graphs."""
+        used = [graph for graph in self.graphs if not graph.excuse]
+        return {each.variant: tuple(g.size or 1 for g in used if g.variant == each.variant) for each in used}
 
 
 class LoadedModel(Protocol):

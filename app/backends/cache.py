@@ -166,7 +166,14 @@ class CompileCache:
 
 def _cache_entry(path: Path, stored: StoredEntry, held: Lease | None) -> CacheEntry:
     return CacheEntry(
-        path, stored.form, stored.weight_bytes, stored.reason, stored.batch_probe, stored.scratch_bytes, lease=held
+        path,
+        stored.form,
+        stored.weight_bytes,
+        stored.reason,
+        stored.batch_probe,
+        stored.scratch_bytes,
+        graphs=stored.graphs,
+        lease=held,
     )
 
 

@@ -29,11 +29,13 @@ class ChildDiedError(Exception):
     """The compile child ended without an answer; the message says how.
 
     `crashed` says that it was its own doing, `killed` that it came from outside, as from the kernel when memory is
-    short; neither, that it never worked. `status` is how it exited, negative for a signal.
+    short; neither, that it never worked, or that compiling was `stopped`. `status` is how it exited, negative for a
+    signal.
     """
 
-    def __init__(self, message: str, status: int = 0) -> None:
+    def __init__(self, message: str, status: int = 0, *, stopped: bool = False) -> None:
         super().__init__(message)
+        self.stopped = stopped
         self.crashed = -status in _CRASHES
         self.killed = status < 0 and not self.crashed
 
@@ -86,7 +88,7 @@ class CompileChild:
 
     def _running(self) -> subprocess.Popen[str]:
         if self._closed:
-            raise ChildDiedError("compiling was stopped")
+            raise ChildDiedError("compiling was stopped", stopped=True)
         if self._process is None or self._process.poll() is not None:
             self._release()
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the child)

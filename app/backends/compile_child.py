@@ -23,8 +23,9 @@ from onnx import helper
 
 from app.backends.batch_probe import measure
 from app.backends.digests import digest_file
-from app.backends.entry import PLAIN
+from app.backends.entry import PLAIN, StoredEntry
 from app.backends.graph import external_files, name_axes, quantises_dynamically, read_graph
+from app.backends.graph_trial import GraphTrial
 from app.backends.job import sample_from_npz, spec_from_json
 from app.backends.optimise import write_form
 from app.backends.proof import NotProvedError, Reference, UnprovableError, prove
@@ -63,6 +64,14 @@ def compile_form(job: Mapping[str, Any]) -> Answer:
     return {"entry": replace(stored, batch_probe=probe, scratch_bytes=scratch).to_json()}
 
 
+def try_graphs(job: Mapping[str, Any]) -> Answer:
+    """Record a form that is written and proved as CUDA graphs. `spent`, if this process is to be used no more."""
+    spec, path = spec_from_json(job["spec"]), Path(job["target"])
+    entry = StoredEntry.from_json(job["entry"])
+    trial = GraphTrial(path, entry, spec, sample_from_npz(spec, Path(job["sample"])), _config(job))
+    return {"entry": replace(entry, graphs=trial.run()).to_json(), "spent": trial.spoilt}
+
+
 def list_external_files(job: Mapping[str, Any]) -> Answer:
     """The external data files that a model names."""
     return {"files": external_files(read_graph(Path(job["model_file"])))}
@@ -91,6 +100,7 @@ JOBS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "digest": digest,
     "external_files": list_external_files,
     "try_device": try_device,
+    "try_graphs": try_graphs,
 }
 
 
@@ -124,8 +134,11 @@ def main() -> None:
         line = sys.stdin.readline()
         if not line:
             return
-        answers.write(json.dumps(answer(line)) + "\n")
+        answered = answer(line)
+        answers.write(json.dumps(answered) + "\n")
         answers.flush()
+        if answered.get("spent"):  # the next job gets a new child
+            return
 
 
 def _is_full(error: Exception) -> bool:

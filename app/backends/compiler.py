@@ -14,8 +14,9 @@ import onnxruntime as ort
 from app.backends.base import CacheEntry
 from app.backends.cache import CompileCache, cpu_features, key_of
 from app.backends.child import ANSWER_SECONDS, CHILD_MODULE, ChildDiedError, CompileChild
+from app.backends.cuda import cuda_driver
 from app.backends.digests import FileDigests, digest_file
-from app.backends.entry import PLAIN, StoredEntry
+from app.backends.entry import BOUND, GRAPH_FILES, PLAIN, StoredEntry, StoredGraph
 from app.backends.job import sample_to_npz, spec_to_json
 from app.backends.sessions import SessionConfig
 from app.domain.errors import BundleError
@@ -129,8 +130,16 @@ class Compiler:
                 "spec": spec_to_json(spec),
                 # It decides what can be proved, and so the form.
                 "sample": hashlib.sha256(npz).hexdigest(),
+                "graphs": self._graphs,
             }
         )
+
+    @property
+    def _graphs(self) -> str:
+        """On what CUDA graphs are proved, where they are."""
+        if not self._config.graphs:
+            return ""
+        return cuda_driver(self._config.ordinal).identity if self._config.provider.needs_libraries else "host"
 
     def _build(self, key: str, source: "_Source", spec: ModelSpec, npz: bytes) -> CacheEntry:
         with tempfile.NamedTemporaryFile(suffix=".npz") as sample:
@@ -163,6 +172,7 @@ class Compiler:
                     raise BundleError(_complaint(answer, source.file))
                 if "entry" in answer:
                     stored = StoredEntry.from_json(answer["entry"])
+                    stored = self._with_graphs(stored, workspace, source.file, spec, sample)
                     reasons.extend([stored.reason] if stored.reason else [])
                     return self._cache.publish(workspace, key, replace(stored, reason="; ".join(reasons)))
             if "unprovable" in answer:  # whatever the form: writing out large weights again would tell nothing new
@@ -170,6 +180,33 @@ class Compiler:
             reasons.append(f"not {form}: {_complaint(answer)}")
             _log.warning("%s: %s", source.file, reasons[-1])
         raise BundleError(f"{source.file}: cannot be compiled: {'; '.join(reasons)}")
+
+    def _with_graphs(
+        self, stored: StoredEntry, workspace: Path, model_file: Path, spec: ModelSpec, sample: str
+    ) -> StoredEntry:
+        """The entry with what came of recording its executions; a child that this costs costs nothing else."""
+        if not self._config.graphs or stored.form != BOUND:
+            return stored
+        job = {"target": str(workspace), "spec": spec_to_json(spec), "sample": sample, "entry": stored.to_json()}
+        answer, attempt = self._try_graphs(job), 1
+        while "killed" in answer and attempt < _ATTEMPTS:
+            answer, attempt = self._try_graphs(job), attempt + 1
+        if "entry" in answer:
+            return StoredEntry.from_json(answer["entry"])
+        _log.warning("%s: CUDA graphs are not used: %s", model_file, _complaint(answer))
+        for file in workspace.glob(GRAPH_FILES):
+            file.unlink()
+        shapes = [(variant.key, size) for variant in spec.variants for size in spec.sizes(variant.key) or (0,)]
+        return replace(stored, graphs=tuple(StoredGraph(*shape, _complaint(answer)) for shape in shapes))
+
+    def _try_graphs(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The child's answer, or how it ended. Raises `ChildDiedError` when compiling is stopped."""
+        try:
+            return self._ask(job="try_graphs", **job)
+        except ChildDiedError as error:
+            if error.stopped:
+                raise
+            return {"killed" if error.killed else "died": str(error)}
 
     def _digest_in_child(self, file: Path) -> str:
         """Serving comes first there, and nothing is held that another thread of this process waits for."""

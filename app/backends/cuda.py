@@ -10,6 +10,11 @@ from app.backends.base import DeviceMemory
 
 _OUT_OF_MEMORY = 2
 
+#: The mode of a thread in which what other threads record forbids it nothing.
+_RELAXED = 2
+
+_NAME_BYTES = 256
+
 
 @cache
 def cuda_driver(ordinal: int) -> "CudaDriver":
@@ -37,6 +42,14 @@ class CudaDriver:
         self._check(self._driver.cuDeviceTotalMem_v2(ctypes.byref(total), self._device))
         return total.value
 
+    @property
+    def identity(self) -> str:
+        """Which device this is, and which driver: what was proved on one says nothing of another."""
+        name, version = ctypes.create_string_buffer(_NAME_BYTES), ctypes.c_int()
+        self._check(self._driver.cuDeviceGetName(name, ctypes.c_int(_NAME_BYTES), self._device))
+        self._check(self._driver.cuDriverGetVersion(ctypes.byref(version)))
+        return f"{name.value.decode(errors='replace')}, driver {version.value}"
+
     def memory(self) -> DeviceMemory:
         """What is in use on the device, by whomever, and its size."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -59,16 +72,49 @@ class CudaDriver:
             # The copy is ordered before nothing in the streams of sessions, and may outlast the call.
             self._check(self._driver.cuStreamSynchronize(None))
 
+    def copy_out(self, target: int, address: int, nbytes: int) -> None:
+        """Copy device memory to the host, after all that runs on the device; when this returns it is there."""
+        with self._in_context():
+            self._check(self._driver.cuCtxSynchronize())
+            place, origin = ctypes.c_void_p(target), ctypes.c_uint64(address)
+            self._check(self._driver.cuMemcpyDtoH_v2(place, origin, ctypes.c_size_t(nbytes)))
+
+    def allocate_host(self, nbytes: int) -> int:
+        """The address of so many bytes of host memory that stay in place, so that the device copies by itself."""
+        address = ctypes.c_void_p()
+        with self._in_context():
+            self._check(self._driver.cuMemAllocHost_v2(ctypes.byref(address), ctypes.c_size_t(nbytes)))
+        return address.value or 0
+
+    def free_host(self, address: int) -> None:
+        """Give memory back that `allocate_host` took."""
+        with self._in_context():
+            self._check(self._driver.cuMemFreeHost(ctypes.c_void_p(address)))
+
     def free(self, address: int) -> None:
         """Give memory back that `allocate` took. Waits for what runs on the device."""
         with self._in_context():
             self._check(self._driver.cuMemFree_v2(ctypes.c_uint64(address)))
 
     @contextmanager
+    def beside_captures(self) -> Iterator[None]:
+        """Let this thread allocate and copy while another records a CUDA graph, and leave that recording whole.
+
+        By default either of these breaks the recording, and fails itself. Not for the thread that records.
+        """
+        mode = ctypes.c_int(_RELAXED)
+        self._check(self._driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
+        try:
+            yield
+        finally:
+            self._driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+    @contextmanager
     def _in_context(self) -> Iterator[None]:
         self._check(self._driver.cuCtxPushCurrent_v2(self._context))
         try:
-            yield
+            with self.beside_captures():
+                yield
         finally:
             self._driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 

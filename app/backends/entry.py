@@ -9,6 +9,9 @@ from app.domain.batch_safety import BatchProbe, Beside, Deviation
 MODEL_FILE = "model.onnx"
 WEIGHTS_FILE = "weights.bin"
 
+#: The graph of a bound entry with all dims fixed, for each (variant, size) that is replayed.
+GRAPH_FILES = "graph-*.onnx"
+
 #: The forms in which weights are kept; see `CacheEntry.form`.
 PREPACKED, BOUND, EXTERNAL, PLAIN = "prepacked", "bound", "external", "plain"
 
@@ -39,6 +42,36 @@ class Weight:
     offset: int
 
 
+#: The part of a plain execution's time that replaying must not exceed: it takes device memory, and has to be worth it.
+MOST_TIME = 0.95
+
+
+@dataclass(frozen=True)
+class StoredGraph:
+    """What came of recording (variant, size) as a CUDA graph in the compile child; a size of 0 where none is compiled.
+
+    `reason` says why that cannot be done, empty where it was proved. `file` is the graph with all its dims fixed;
+    `block_bytes` are those of its inputs and outputs, `device_bytes` what recording it takes of the device, and
+    `seconds` and `plain_seconds` an execution replayed, and not.
+    """
+
+    variant: str
+    size: int
+    reason: str = ""
+    file: str = ""
+    block_bytes: int = 0
+    device_bytes: int = 0
+    seconds: float = 0.0
+    plain_seconds: float = 0.0
+
+    @property
+    def excuse(self) -> str:
+        """Why it is not replayed; empty where it is."""
+        if self.reason or self.seconds <= MOST_TIME * self.plain_seconds:
+            return self.reason
+        return f"it would take {self.seconds * 1e3:.3g} ms, and {self.plain_seconds * 1e3:.3g} ms without"
+
+
 @dataclass(frozen=True)
 class StoredEntry:
     """The content of `entry.json` besides the digests.
@@ -46,7 +79,8 @@ class StoredEntry:
     `optimised` is False where the graph is the bundle's own and each session has to optimise it. `quick` are the
     (variant, size) whose runs are over before a second thread is awake. `batch_probe` is what rows of one batch were
     measured to do to one another; `scratch_bytes` the activation memory of the hungriest variant. `weights` are those
-    that are bound at every run, of the form that has such.
+    that are bound at every run, of the form that has such. `graphs` is what came of recording CUDA graphs, where
+    that was tried.
     """
 
     form: str
@@ -58,6 +92,7 @@ class StoredEntry:
     batch_probe: BatchProbe = field(default_factory=BatchProbe)
     scratch_bytes: int = 0
     weights: tuple[Weight, ...] = ()
+    graphs: tuple[StoredGraph, ...] = ()
 
     @property
     def shared(self) -> bool:
@@ -77,6 +112,7 @@ class StoredEntry:
             "batch_probe": asdict(self.batch_probe),
             "scratch_bytes": self.scratch_bytes,
             "weights": [asdict(weight) for weight in self.weights],
+            "graphs": [asdict(graph) for graph in self.graphs],
         }
 
     @classmethod
@@ -92,6 +128,7 @@ class StoredEntry:
             batch_probe=_probe_from_json(data["batch_probe"]),
             scratch_bytes=data["scratch_bytes"],
             weights=tuple(Weight(**{**each, "shape": tuple(each["shape"])}) for each in data["weights"]),
+            graphs=tuple(StoredGraph(**each) for each in data["graphs"]),
         )
 
 

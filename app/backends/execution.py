@@ -18,7 +18,7 @@ from app.backends.bound import BoundSession
 from app.backends.entry import BOUND, WEIGHTS_FILE, StoredEntry
 from app.backends.providers import truth
 from app.backends.sessions import QUIET, SessionConfig, open_entry, session_key
-from app.backends.slab import open_slab
+from app.backends.slab import Slab, open_slab
 from app.domain.errors import BundleError
 from app.domain.model import ModelSpec
 from app.domain.tensors import Array, Tensors
@@ -35,11 +35,22 @@ def bind(spec: ModelSpec, session: Any) -> Run:
     return _quiet(spec, session._sess)
 
 
-def open_run(path: Path, entry: StoredEntry, spec: ModelSpec, config: SessionConfig, variant: str, size: int) -> Run:
-    """What runs (variant, size) of a cache entry, by itself, as `bind` does. Raises as `open_entry` and `open_slab`."""
+def open_run(
+    path: Path,
+    entry: StoredEntry,
+    spec: ModelSpec,
+    config: SessionConfig,
+    variant: str,
+    size: int,
+    slab: Slab | None = None,
+) -> Run:
+    """What runs (variant, size) of a cache entry, by itself or with others over one slab, as `bind` does.
+
+    Raises as `open_entry` and `open_slab`.
+    """
     native = open_native(path, entry, spec, config, *session_key(entry, config, variant, size))[0]
     if isinstance(native, BoundSession):
-        native.attach(open_slab(path / WEIGHTS_FILE, config))
+        native.attach(slab or open_slab(path / WEIGHTS_FILE, config))
     return _quiet(spec, native)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from app.backends.base import CacheEntry, DeviceMemory
 from app.backends.digests import digest_file
+from app.backends.entry import StoredGraph
 from app.domain.batch_safety import BatchProbe
 from app.domain.errors import ExecutionFailed
 from app.domain.model import ModelSpec
@@ -38,8 +39,8 @@ class FakeBackend:
     in each step; a test blocks in one to hold the step, or raises to fail it. `failures` are raised by the next runs in
     turn (None lets one succeed). `cost(variant, size)` says how many seconds a run takes and `spend(seconds)` makes
     them pass, on whatever clock. `weights` gives weight bytes by model name, `probes` what compiling measures of the
-    rows of a batch, by model name too; by default nothing. `costs` and `scratch` are what an entry says of costs and
-    activation memory, `remembered` and `warm` what the backend was asked to keep.
+    rows of a batch, by model name too; by default nothing. `costs`, `scratch` and `graphs` are what an entry says of
+    costs, activation memory and CUDA graphs, `remembered` and `warm` what the backend was asked to keep.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class FakeBackend:
         self.costs: dict[str, dict[tuple[str, int], float]] = {}
         self.remembered: dict[str, dict[tuple[str, int], float]] = {}
         self.scratch: dict[str, int] = {}
+        self.graphs: dict[str, tuple[StoredGraph, ...]] = {}
         self.warm: set[str] = set()
         self.shrinks = 0
         self.loaded: list[FakeModel] = []
@@ -99,6 +101,7 @@ class FakeBackend:
             probe,
             self.scratch.get(spec.name, 0),
             self.costs.get(spec.name, {}),
+            graphs=self.graphs.get(spec.name, ()),
         )
 
     def prepare(self, entry: CacheEntry, spec: ModelSpec) -> "FakePrepared":

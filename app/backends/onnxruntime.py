@@ -15,6 +15,7 @@ from app.backends.compiler import Compiler
 from app.backends.cuda import cuda_driver
 from app.backends.entry import BOUND, PLAIN, WEIGHTS_FILE, StoredEntry
 from app.backends.execution import Runner, open_native, runner_for
+from app.backends.graphed import GraphedSession, GraphMemory, with_graphs
 from app.backends.memory import advise, private_bytes, trim_heap
 from app.backends.providers import PROVIDERS
 from app.backends.sessions import QUIET, SessionConfig, session_key, shrink_arenas, translate
@@ -57,6 +58,7 @@ class OnnxRuntimeBackend:
         self._compiler = Compiler(cache_dir, config, cache_bytes=runtime.compile_cache_bytes)
         self._loaded: set[SessionModel] = set()  # changed on the dispatcher thread only
         self._shelf = Shelf()
+        self._graphs = GraphMemory(config)
 
     @property
     def name(self) -> str:
@@ -88,8 +90,9 @@ class OnnxRuntimeBackend:
         if stored is None:
             raise BundleError(f"{spec.name}: the compile-cache entry {entry.path} is gone or damaged; load it again")
         try:
-            sessions = self._shelf.take(entry, spec) or self._open(entry, stored, spec)
-            slab = open_slab(entry.path / WEIGHTS_FILE, self._config) if stored.form == BOUND else None
+            with self._graphs.loading():
+                sessions = self._shelf.take(entry, spec) or self._open(entry, stored, spec)
+                slab = open_slab(entry.path / WEIGHTS_FILE, self._config) if stored.form == BOUND else None
         except BundleError as error:
             raise BundleError(f"{spec.name}: {error.message}") from error
         except Exception as error:
@@ -107,7 +110,7 @@ class OnnxRuntimeBackend:
                 if key not in opened:
                     opened[key] = open_native(entry.path, stored, spec, self._config, *key)
                 by_shape[variant.key, size], provider = opened[key]
-        return Sessions(spec, provider, by_shape)
+        return Sessions(spec, provider, with_graphs(by_shape, entry.path, stored, spec, self._config, self._graphs))
 
     def remember(self, entry: CacheEntry, costs: Mapping[tuple[str, int], float], load_seconds: float) -> None:
         """Keep what was measured for the next start (loader thread)."""
@@ -122,13 +125,20 @@ class OnnxRuntimeBackend:
         advise(entry.path, os.POSIX_FADV_DONTNEED)
 
     def shrink(self) -> None:
-        """Give back what executions left in the arenas, and sessions that wait for weights (dispatcher thread)."""
+        """Give back what executions left in the arenas, and sessions that wait for weights (dispatcher thread).
+
+        CUDA graphs go too, since whoever shrinks wants memory: they are recorded again.
+        """
+        for model in self._loaded:
+            model.forget_graphs()
         self._shelf.clear()
         shrink_arenas(self._config)
 
     def arena_bytes(self) -> int:
         """On CUDA the part of the device that may be used; on CPU what was configured, 0 for no bound."""
-        return self._config.device_bytes if self.name == "cuda" else self._runtime.device_memory_bytes
+        if self.name == "cuda":
+            return self._config.device_bytes - self._graphs.limit
+        return self._runtime.device_memory_bytes
 
     def memory(self) -> DeviceMemory:
         """On CPU, memory that no file backs plus the weights of the loaded models; on CUDA, the whole device."""
@@ -210,6 +220,12 @@ class SessionModel:
             self._sound = self._sound and not isinstance(known, OutOfMemory)
             raise known from error
 
+    def forget_graphs(self) -> None:
+        """Destroy its CUDA graphs, if it has any, with what memory they have (dispatcher thread)."""
+        for session in self._sessions.values():
+            if isinstance(session, GraphedSession):
+                session.forget()
+
     def terminate(self) -> None:
         """End the running execution at its next node; any thread."""
         self._options.terminate = True
@@ -234,7 +250,9 @@ def _build(kind: str, config: RuntimeConfig, cache_dir: Path) -> OnnxRuntimeBack
     # On an accelerator threads wait for it, and sessions that wait for their weights keep theirs.
     threads = config.intra_op_threads or (usable_cores() if on_cpu else 1)
     device_bytes = 0 if on_cpu else _device_bytes(config)
-    chosen = SessionConfig(PROVIDERS[kind], config.device_ordinal, threads, device_bytes)
+    provider = PROVIDERS[kind]
+    graphs = provider.graphs and config.cuda_graphs
+    chosen = SessionConfig(provider, config.device_ordinal, threads, device_bytes, graphs)
     return OnnxRuntimeBackend(chosen, config, cache_dir)
 
 

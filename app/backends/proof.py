@@ -111,7 +111,7 @@ def prove(
             started = time.perf_counter()
             outputs = run(inputs)
             seconds.append(time.perf_counter() - started)
-            _compare(spec, expected, outputs, f"variant {variant.key!r}, size {size or 'free'}, {rows} rows")
+            compare(spec, expected, outputs, f"variant {variant.key!r}, size {size or 'free'}, {rows} rows")
         if size and min(seconds) < QUICK_SECONDS and not _free_axes(spec, variant):
             quick.append((variant.key, size))
     return tuple(quick)
@@ -126,7 +126,8 @@ def _free_axes(spec: ModelSpec, variant: Variant) -> bool:
     )
 
 
-def _compare(spec: ModelSpec, expected: Tensors, actual: Tensors, place: str) -> None:
+def compare(spec: ModelSpec, expected: Tensors, actual: Tensors, place: str) -> None:
+    """Raise `NotProvedError` where the answers of one model to the same inputs differ, saying at which `place`."""
     for tensor in spec.outputs:
         left, right = (numbers(tensor, tensors[tensor.name]) for tensors in (expected, actual))
         if left.shape != right.shape or left.dtype != right.dtype:

@@ -33,14 +33,14 @@ def _grown_by(
     run = open_run(path, entry, spec, config, variant.key, size)
     for inputs in probes(spec, variant, rows, sample):
         shrink_arenas(config)
-        before = _in_use(config)
+        before = in_use(config)
         if _runs(run, inputs):
-            return max(_in_use(config) - before, 0)
+            return max(in_use(config) - before, 0)
     return 0
 
 
-def _in_use(config: SessionConfig) -> int:
-    """On an accelerator by whomever: it does not say for whom."""
+def in_use(config: SessionConfig) -> int:
+    """Bytes of this process; on an accelerator those of whomever, since it does not say of whom."""
     return cuda_driver(config.ordinal).memory().in_use if config.provider.needs_libraries else private_bytes()
 
 

@@ -1,7 +1,7 @@
 """Making ONNX Runtime sessions: the options that every session here has, and the errors they raise in our words."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,13 +32,15 @@ QUIET = 4
 class SessionConfig:
     """What all sessions of one backend share: the provider, which device, and threads per execution.
 
-    `device_bytes` bounds what their activations take of an accelerator's memory; 0 for no bound.
+    `device_bytes` bounds what their activations take of an accelerator's memory; 0 for no bound. `graphs` says that
+    executions are recorded as CUDA graphs where that is proved.
     """
 
     provider: Provider
     ordinal: int
     threads: int
     device_bytes: int = 0
+    graphs: bool = False
 
 
 def session_options(config: SessionConfig) -> Any:
@@ -73,8 +75,11 @@ def shrink_arenas(config: SessionConfig) -> None:
         shrink_cuda_arena(config.ordinal)
 
 
-def create_session(model: Path | bytes, options: Any, config: SessionConfig) -> Any:
-    """A session that runs on the provider it was asked for. Raises `BundleError` when ONNX Runtime gave another."""
+def create_session(model: Path | bytes, options: Any, config: SessionConfig, without: Collection[str] = ()) -> Any:
+    """A session that runs on the provider it was asked for, optimised `without` some of ONNX Runtime's ways.
+
+    Raises `BundleError` when ONNX Runtime gave another.
+    """
     if config.provider.needs_libraries:
         _load_libraries()
     session = ort.InferenceSession(
@@ -82,6 +87,7 @@ def create_session(model: Path | bytes, options: Any, config: SessionConfig) -> 
         options,
         providers=config.provider.chain(config.ordinal),
         enable_fallback=0,
+        disabled_optimizers=list(without) or None,
     )
     if truth(session) != config.provider.execution_provider:
         raise BundleError(

@@ -1,6 +1,6 @@
 """What a gateway and an operator read: the node and every model, in one frozen snapshot."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -52,6 +52,7 @@ class Serving:
     resident: bool
     residency_floor: str
     provider: str
+    graphs: Mapping[str, Sequence[int]]
     weight_bytes: int
     weight_loads: int
     weight_evicts: int

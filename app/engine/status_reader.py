@@ -223,6 +223,7 @@ def _serving(generation: Generation, stats: ModelStats, held: ModelResidency, po
         resident=held.resident,
         residency_floor=str(held.floor),
         provider=held.provider,
+        graphs=held.graphs,
         weight_bytes=held.weight_bytes,
         weight_loads=held.loads,
         weight_evicts=held.evicts,

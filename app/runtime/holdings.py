@@ -1,6 +1,6 @@
 """What is where: the weights of every model and the budget, at one instant."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.domain.config import Residency
@@ -17,6 +17,8 @@ class ModelResidency:
     resident: bool
     provider: str
     """The execution provider that runs it; empty while it is not resident."""
+    graphs: Mapping[str, Sequence[int]]
+    """The batch sizes of each variant that replay a recorded CUDA graph once they are warm."""
     loads: int
     evicts: int
     load_seconds: float

@@ -290,6 +290,7 @@ def _described(model_id: str, held: _Held) -> ModelResidency:
         held.floor,
         model is not None,
         "" if model is None else model.provider,
+        held.entry.replayed,
         held.loads,
         held.evicts,
         held.load_seconds_total,

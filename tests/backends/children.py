@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from app.backends import compile_child, optimise
+from app.backends import compile_child, optimise, recording
 
 
 def leave_unaligned():
@@ -68,6 +68,38 @@ def be_killed_so_often():
     compile_child.main()
 
 
+def die_recording():
+    """Records what crashes."""
+    vars(compile_child)["JOBS"] = {**compile_child.JOBS, "try_graphs": lambda job: os.kill(os.getpid(), signal.SIGSEGV)}
+    compile_child.main()
+
+
+def be_killed_recording():
+    """As by the kernel, and only so often, when it records."""
+    deaths, record = Path(os.environ["KILLED"]), compile_child.try_graphs
+
+    def killed(job):
+        count = deaths.stat().st_size if deaths.exists() else 0
+        if count < int(os.environ["DEATHS"]):
+            deaths.write_bytes(bytes(count + 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return record(job)
+
+    vars(compile_child)["JOBS"] = {**compile_child.JOBS, "try_graphs": killed}
+    compile_child.main()
+
+
+def spoil_recording():
+    """What it records cannot be replayed; and it says which process it is, in place of digests."""
+    recording.Recording.replay = fail_to_replay  # type: ignore[method-assign]
+    vars(compile_child)["JOBS"] = {**compile_child.JOBS, "digest": lambda job: {"digest": str(os.getpid())}}
+    compile_child.main()
+
+
+def fail_to_replay(self, feeds):
+    raise RuntimeError("CUDA failure 906: would leave a dependency")
+
+
 def quit_at_once():
     """Ends in peace before every answer."""
 
@@ -83,6 +115,9 @@ WAYS = {
         die,
         be_killed,
         be_killed_so_often,
+        die_recording,
+        be_killed_recording,
+        spoil_recording,
         quit_at_once,
     )
 }

@@ -22,6 +22,17 @@ def bound_on_cpu(cache_dir, **runtime):
     return OnnxRuntimeBackend(bound_config(), RuntimeConfig(backend="cpu", **runtime), cache_dir)
 
 
+def recorded_on_cpu(cache_dir, **runtime):
+    """A backend that records and replays all it can, on a device that is the host; whoever makes it closes it.
+
+    Nothing is captured there: a recording executes over its block, its own session and the slab, at the same addresses.
+    """
+    config = bound_config()
+    provider = replace(config.provider, graphs=True)
+    chosen = replace(config, provider=provider, graphs=True)
+    return OnnxRuntimeBackend(chosen, RuntimeConfig(backend="cpu", **runtime), cache_dir)
+
+
 class HostDriver:
     """The calls of the CUDA driver, over host memory that is full of NaN when it is given and when it is taken back.
 
@@ -35,6 +46,9 @@ class HostDriver:
         self.calls = []
         self.status = {}
         self.blocks = {}
+        self.pinned = {}
+        self.mode = 0
+        self.modes = {}
         self.freed = []
         self.depth = 0
         self.retained = 0
@@ -42,6 +56,8 @@ class HostDriver:
     def __getattr__(self, name):
         def call(*arguments):
             self.calls.append(name)
+            if name.startswith("cuMem"):
+                self.modes[name] = self.mode
             done = getattr(type(self), f"do_{name}", None)
             if name not in self.status and done is not None:
                 done(self, *arguments)
@@ -80,3 +96,27 @@ class HostDriver:
         assert self.depth == 1
         self.freed.append(self.blocks.pop(address.value))
         self.freed[-1].fill(np.nan)
+
+    def do_cuMemAllocHost_v2(self, address, nbytes):
+        assert self.depth == 1
+        block = np.full(nbytes.value, 0xFF, np.uint8)
+        address._obj.value = block.ctypes.data
+        self.pinned[block.ctypes.data] = block
+
+    def do_cuMemFreeHost(self, address):
+        assert self.depth == 1
+        self.freed.append(self.pinned.pop(address.value))
+        self.freed[-1].fill(0xFF)
+
+    def do_cuMemcpyDtoH_v2(self, target, address, nbytes):
+        assert self.depth == 1
+        ctypes.memmove(target.value, address.value, nbytes.value)
+
+    def do_cuThreadExchangeStreamCaptureMode(self, mode):
+        self.mode, mode._obj.value = mode._obj.value, self.mode
+
+    def do_cuDeviceGetName(self, name, length, device):
+        name.value = b"Host"
+
+    def do_cuDriverGetVersion(self, version):
+        version._obj.value = 12080

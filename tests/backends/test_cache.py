@@ -6,10 +6,16 @@ import os
 import pytest
 
 from app.backends.cache import CompileCache, cpu_features, key_of
-from app.backends.entry import Layout, StoredEntry
+from app.backends.entry import Layout, StoredEntry, StoredGraph
 
 STORED = StoredEntry(
-    "prepacked", optimised=True, weight_bytes=7, layout=Layout(("n",), {"v": {"h": 8}}), reason="r", quick=(("v", 1),)
+    "prepacked",
+    optimised=True,
+    weight_bytes=7,
+    layout=Layout(("n",), {"v": {"h": 8}}),
+    reason="r",
+    quick=(("v", 1),),
+    graphs=(StoredGraph("v", 1, "", "graph-0.onnx", 512, 1024, 0.5, 1.0), StoredGraph("v", 2, "no")),
 )
 KEY = key_of({"a": 1})
 
@@ -33,6 +39,7 @@ def test_an_entry_is_found_as_it_was_published(cache):
     published = publish(cache)
     assert cache.open(KEY) == published
     assert (published.form, published.weight_bytes, published.reason) == ("prepacked", 7, "r")
+    assert (published.graphs, published.replayed) == (STORED.graphs, {"v": (1,)})
     assert (published.path / "model.onnx").read_bytes() == b"model"
     assert scratch(cache) == []
 

@@ -6,6 +6,7 @@ import gc
 import numpy as np
 import pytest
 
+from app.backends.block import DeviceBlock
 from app.backends.cuda import CudaDriver
 from app.backends.sessions import translate
 from app.backends.slab import DeviceSlab, HostSlab
@@ -87,6 +88,50 @@ def test_a_full_device_is_out_of_memory(driver, host, file):
     with pytest.raises(MemoryError) as full:
         open_slab(file, driver)
     assert isinstance(translate(full.value), OutOfMemory)
+
+
+def test_a_call_lets_another_thread_record_and_leaves_the_thread_as_it_was(driver, host):
+    driver.free(driver.allocate(10))
+    assert host.modes == {"cuMemAlloc_v2": 2, "cuMemFree_v2": 2}
+    assert host.mode == 0
+    with pytest.raises(KeyError), driver.beside_captures():
+        raise KeyError
+    assert host.mode == 0
+
+
+def test_what_is_copied_to_the_host_is_complete(driver, host):
+    block = DeviceBlock(400, driver, None)
+    block.host[:400] = np.arange(100, dtype=np.float32).view(np.uint8)
+    block.upload(400)
+    block.host[:] = 0
+    host.calls.clear()
+    block.download(200, 200)
+    np.testing.assert_array_equal(block.host.view(np.float32), [*[0] * 50, *range(50, 100)])
+    assert host.calls.index("cuCtxSynchronize") < host.calls.index("cuMemcpyDtoH_v2")
+    block.close()
+    block.close()
+    assert (host.blocks, host.pinned) == ({}, {})
+
+
+def test_a_block_that_nobody_has_is_freed(driver, host):
+    block = DeviceBlock(400, driver, None)
+    assert (len(host.blocks), len(host.pinned)) == (1, 1)
+    del block
+    gc.collect()
+    assert (host.blocks, host.pinned) == ({}, {})
+
+
+def test_a_block_is_pageable_where_nothing_may_be_pinned(driver, host):
+    host.status["cuMemAllocHost_v2"] = 1
+    block = DeviceBlock(400, driver, None)
+    block.upload(400)
+    assert host.pinned == {}
+    block.close()
+    assert host.blocks == {}
+
+
+def test_a_device_and_its_driver_have_a_name(driver):
+    assert driver.identity == "Host, driver 12080"
 
 
 def test_a_device_that_is_not_there_is_an_error(host):

@@ -4,6 +4,7 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import onnx
@@ -21,7 +22,7 @@ from app.runtime.loader import admit
 from tests.backends import models
 from tests.backends.conformance import *  # noqa: F403
 from tests.backends.conformance import assert_close
-from tests.backends.devices import bound_on_cpu
+from tests.backends.devices import bound_on_cpu, recorded_on_cpu
 
 
 def device_answers():
@@ -34,15 +35,27 @@ def device_answers():
 
 @pytest.fixture(
     scope="module",
-    params=["cpu", "bound", pytest.param("cuda", marks=pytest.mark.gpu)],
-    ids=["onnxruntime-cpu", "onnxruntime-cpu-bound", "onnxruntime-cuda"],
+    params=["cpu", "bound", "recorded", *[pytest.param(kind, marks=pytest.mark.gpu) for kind in ("cuda", "graphs")]],
+    ids=[
+        "onnxruntime-cpu",
+        "onnxruntime-cpu-bound",
+        "onnxruntime-cpu-recorded",
+        "onnxruntime-cuda",
+        "onnxruntime-cuda-recorded",
+    ],
 )
 def backend(request, tmp_path_factory):
     os.environ["NVIDIA_TF32_OVERRIDE"] = "0"  # answers are compared to six digits
-    cache = tmp_path_factory.mktemp("cache")
-    backend = bound_on_cpu(cache) if request.param == "bound" else create(RuntimeConfig(backend=request.param), cache)
-    yield backend
-    backend.close()
+    cache, kind = tmp_path_factory.mktemp("cache"), request.param
+    with pytest.MonkeyPatch.context() as patch:
+        if kind in ("recorded", "graphs"):  # replayed from the second execution on, whatever that gains
+            patch.setattr("app.backends.graphed.WARM_RUNS", 0)
+            patch.setattr("app.backends.entry.MOST_TIME", inf)
+        makers = {"bound": bound_on_cpu, "recorded": recorded_on_cpu}
+        make = makers.get(kind, lambda cache: create(RuntimeConfig(backend="cpu" if kind == "cpu" else "cuda"), cache))
+        backend = make(cache)
+        yield backend
+        backend.close()
 
 
 @pytest.fixture

@@ -24,6 +24,13 @@ def test_cuda_is_asked_for_first_by_its_ordinal():
     assert options["device_id"] == "3"
 
 
+def test_only_sessions_that_record_are_asked_for_a_graph():
+    cuda = PROVIDERS["cuda"]
+    assert cuda.chain(0)[0][1]["enable_cuda_graph"] == "0"
+    assert cuda.recording.chain(0)[0][1] == {**cuda.chain(0)[0][1], "enable_cuda_graph": "1"}
+    assert [kind for kind, provider in PROVIDERS.items() if provider.graphs] == ["cuda"]
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from app.backends.entry import StoredGraph
 from app.domain.batch_safety import BatchProbe, Beside, Deviation
 from app.domain.config import ModelPolicy
 from app.engine.status_reader import AT_ONCE
@@ -41,6 +42,7 @@ def test_models_are_listed_by_name_with_state_and_reason(stage):
 
 async def test_a_model_that_serves_tells_what_it_did(stage):
     stage.backend.weights["m"] = 1234
+    stage.backend.graphs["m"] = tuple(StoredGraph("default", size, "" if size < 4 else "no") for size in (1, 2, 4))
     stage.policies["m"] = ModelPolicy(weight=3, max_batch_size=2)
     stage.load()
     await stage.infer({"x": rows_of(0, 3)})
@@ -56,6 +58,7 @@ async def test_a_model_that_serves_tells_what_it_did(stage):
     assert set(serving.costs["default"]) == {1, 2, 4}
     assert (serving.batchable, serving.batch_axis.input, serving.batch_axis.axis) == (True, "x", 1)
     assert (serving.resident, serving.provider, serving.weight_bytes) == (True, "FakeExecutionProvider", 1234)
+    assert serving.graphs == {"default": (1, 2)}
     assert status.resident_weight_bytes == status.device_memory_in_use_bytes == 1234
     assert len(serving.digest) == 64
 
