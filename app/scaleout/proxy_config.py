@@ -107,7 +107,7 @@ def _defaults(plan: Plan) -> str:
         "timeout connect 2s",
         "timeout client 5m",
         "timeout server 1h",  # deadlines are the workers'
-        "timeout http-request 30s",
+        "timeout http-request 60s",
         f"timeout http-keep-alive {max(1, round(plan.keep_alive_seconds))}s",
         "timeout check 2s",
         "option abortonclose",  # a client that goes away is forgotten by its worker too
@@ -192,6 +192,7 @@ def _held_ready(plan: Plan, name: str, balance: str) -> str:
 
 def _retries() -> list[str]:
     return [
+        "option http-buffer-request",  # what is not wholly there when it is passed on cannot be sent again
         "option redispatch 1",
         f"retries {RETRIES}",
         # 503 too: a model that one worker cannot serve just now, another may.

@@ -83,15 +83,15 @@ def _visible(ordinal: str, visible: str | None) -> str:
 
 def _ports(settings: Settings, count: int) -> list[int]:
     """Ports of the workers: a row of them, or free ones."""
-    base = settings.cluster.base_port
-    if base is None and settings.endpoints.port == 0:
+    base, public = settings.cluster.base_port, settings.endpoints.port
+    if base == 0 or (base is None and public == 0):
         probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
         ports = [int(probe.getsockname()[1]) for probe in probes]
         for probe in probes:
             probe.close()
         return ports
-    first = settings.endpoints.port + 1 if base is None else base
-    if first + count > 65536 or (base is not None and base <= settings.endpoints.port < base + count):
+    first = public + 1 if base is None else base
+    if first + count > 65536 or first <= public < first + count:
         raise SettingsError(f"{PREFIX}CLUSTER_BASE_PORT={base}: {count} ports from {first} on are not free for workers")
     return list(range(first, first + count))
 
