@@ -23,11 +23,13 @@ SCENARIOS: Mapping[str, str] = {
     "catalogue": "answers, bytes on the device and memory with twenty models where six fit, against all of them",
     "churn": "memory, files and threads over hundreds of loads and evictions",
     "beside": "latency of one model and of liveness while a large model compiles and loads, against quiet",
+    "through_proxy": "CPU of a request through HAProxy to a worker, against asking the worker directly",
     "simulate": "rules of scheduling against each other, on a virtual clock: no server, no verdict, not in `all`",
+    "workers": "ways of giving requests to several workers against each other, on a virtual clock; not in `all`",
 }
 
 #: What measures nothing of this machine, and takes options of its own.
-APART = frozenset({"simulate"})
+APART = frozenset({"simulate", "workers"})
 
 
 def run(name: str, options: Sequence[str]) -> tuple[int, str]:

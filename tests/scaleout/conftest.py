@@ -124,13 +124,10 @@ def clustered(cache_dir, **settings):
     with running(cache_dir, until="serving on", **given) as server:
         cluster = Cluster(server, server.url, token)
 
-        def all_ready():
-            workers = cluster.workers()
-            ports = [worker["address"] for worker in workers]
-            return all(httpx.get(f"http://{at}/v2/health/ready", trust_env=False).is_success for at in ports)
-
-        cluster.wait(all_ready, "both workers ready")
-        cluster.wait(lambda: cluster.get("/v2/models/tabular").is_success, "the proxy has seen one")
+        unseen = {"Server pool/w0 is UP", "Server pool/w1 is UP"}
+        while unseen:
+            line = server.read_until("is UP")
+            unseen = {each for each in unseen if each not in line}
         if given.get("CLUSTER_MODE") == "lpt_packing":
             cluster.wait(cluster.homes, "models are placed")
         yield cluster

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import threading
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 import tritonclient.http as triton
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.conftest import BUNDLES
+from tests.e2e.conftest import BUNDLES, running
 from tests.scaleout.conftest import clustered, load
 
 pytestmark = pytest.mark.clients
@@ -203,14 +202,12 @@ def test_metrics_are_those_of_all_workers_each_family_once(cluster):
         assert {each["gpu"] for each in labels} == {"cpu"}
 
 
-def test_errors_of_the_proxy_have_the_form_of_all_others(cluster):
-    host, port = cluster.server.address.split(":")
-    with socket.create_connection((host, int(port))) as peer:
-        peer.sendall(b"no request\r\n\r\n")
-        answer = peer.makefile("rb").read()
-    head, _, content = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 400")
-    assert json.loads(content)["code"] == "invalid_request"
+def test_before_a_worker_is_ready_answers_have_the_form_of_all_others(cache_dir):
+    with running(cache_dir, until="serving on", RUNTIME_DEVICES="cpu:2", CLUSTER_BASE_PORT=0) as server:
+        answer = httpx.post(server.url + INFER, content=body(), trust_env=False, timeout=60)
+        assert (answer.status_code, answer.json()["code"]) == (503, "no_worker")
+        assert httpx.get(f"{server.url}/v2/health/live", trust_env=False, timeout=60).status_code == 200
+        assert httpx.get(f"{server.url}/v2/health/ready", trust_env=False, timeout=60).status_code == 503
 
 
 def test_at_its_end_everything_has_ended(cache_dir):
