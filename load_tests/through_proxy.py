@@ -58,7 +58,7 @@ def node(root: Path) -> Iterator[dict[str, tuple[Server, Server]]]:
         status = _placed(front)
         workers = {each["name"]: Server(f"http://{each['address']}", each["pid"]) for each in status["workers"]}
         proxy = Server(front.url, _proxy_of(front.pid))
-        found = {}
+        found: dict[str, tuple[Server, Server]] = {}
         for model in CASES:
             [home] = status["placement"]["models"][model]["workers"]
             found[model] = workers[home], Together(front.url, front.pid, others=(proxy, workers[home]))

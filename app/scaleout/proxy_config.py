@@ -22,6 +22,9 @@ _NODE_PREFIXES = "/admin /v2/repository/models/ /v2/systemsharedmemory /v2/cudas
 
 _BALANCE = {"round_robin": "roundrobin", "least_outstanding": "leastconn", "lpt_packing": "leastconn"}
 
+#: The backend of the model that the path names.
+_CHOOSE = f"http-request set-var(txn.backend) path,field(4,/),url_dec,map_str({{file}},{POOL})"
+
 #: What the proxy itself answers, as all of ours: status → code, message.
 _ERRORS = {
     400: ("invalid_request", "no HTTP request"),
@@ -119,9 +122,11 @@ def _defaults(plan: Plan) -> str:
 
 def _frontend(plan: Plan) -> str:
     tls = f" ssl crt {plan.certificate} alpn h2,http/1.1" if plan.tls else ""
+    packing = plan.mode == "lpt_packing"
     return _section(
         "frontend public",
         f"bind fd@{plan.listen_fd}{tls}",
+        *([_CHOOSE.format(file=plan.map_file)] if packing else ()),
         "acl infers path_end /infer",
         f"acl of_node path {_NODE_PATHS}",
         f"acl of_node path_beg {_NODE_PREFIXES}",
@@ -129,23 +134,20 @@ def _frontend(plan: Plan) -> str:
         "acl of_all path /v2/logging",
         f"use_backend {CONTROL} if !infers of_node",
         f"use_backend {CONTROL} if of_all METH_POST",
-        *(_packed(plan) if plan.mode == "lpt_packing" else ()),
+        *(_packed() if packing else ()),
         f"default_backend {POOL}",
     )
 
 
-def _packed(plan: Plan) -> list[str]:
+def _packed() -> list[str]:
     """To the backend of the model; where all of its workers are full, or gone, to others."""
     chosen = "var(txn.backend)"
-    return [
-        f"http-request set-var(txn.backend) path,field(4,/),url_dec,map_str({plan.map_file},{POOL})",
-        *(
-            f"use_backend {name}_more if {{ {chosen} -m str {name} }} {{ be_conn_free({name}) eq 0 }} "
-            f"{{ nbsrv({name}) gt 0 }}"
-            for name in set_names("fill")
-        ),
-        f"use_backend %[{chosen}] if {{ {chosen},nbsrv gt 0 }}",
+    full = [
+        f"use_backend {name}_more if {{ {chosen} -m str {name} }} {{ be_conn_free({name}) eq 0 }} "
+        f"{{ nbsrv({name}) gt 0 }}"
+        for name in set_names("fill")
     ]
+    return [*full, f"use_backend %[{chosen}] if {{ {chosen},nbsrv gt 0 }}"]
 
 
 def _pool(plan: Plan) -> str:

@@ -159,7 +159,7 @@ class Placed:
     def _next(self, last: str | None, held: Mapping[str, int], quantum: int) -> str:
         """Beginning after the last: whoever has least, or for a run, whoever has room."""
         order = list(held)
-        at = order.index(last) + 1 if last in held else 0
+        at = order.index(last) + 1 if last is not None and last in held else 0
         order = order[at:] + order[:at]
         if self.mode == "spread":
             return min(order, key=lambda worker: (held[worker], self.backed[worker] if self.least else 0))

@@ -21,7 +21,8 @@ def sent(one, count, items=1, model="m"):
 
 def closed_loop(one, concurrency, steps=400, workers=TWO):
     """So many clients, of which the longest waiting is answered first: requests of each worker, and workers at work."""
-    open_requests, counts, busy = [], dict.fromkeys(workers, 0), []
+    open_requests: list[str] = []
+    counts, busy = dict.fromkeys(workers, 0), []
     for _ in range(steps):
         if len(open_requests) == concurrency:
             one.done(open_requests.pop(0), "m", 1)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
@@ -29,10 +30,10 @@ def anyio_backend():
 class Stage:
     """Two workers, a proxy, and the clock."""
 
-    config: dict = field(default_factory=dict)
-    statuses: dict = field(default_factory=dict)
-    commands: list = field(default_factory=list)
-    told: list = field(default_factory=list)
+    config: dict[str, object] = field(default_factory=dict)
+    statuses: dict[str, Any] = field(default_factory=dict)
+    commands: list[Any] = field(default_factory=list)
+    told: list[Any] = field(default_factory=list)
     slow: bool = False
     broken: bool = False
     now: float = 0.0
