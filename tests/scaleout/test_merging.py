@@ -1,9 +1,6 @@
 """What all workers say, put together."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -91,17 +88,3 @@ def test_of_what_one_did_not_do_it_is_told_who_and_who_did(failure, status, mess
     got, body = merged_answers({"w0": Answer(200, b"{}"), "w1": failure})
     told = json.loads(body)
     assert (got, told["error"], told["code"]) == (status, message, code)
-
-
-def test_merging_is_fast_enough_to_be_asked_every_few_seconds():
-    """Counted in lines of Python, not seconds: one pass over each line."""
-    code = (
-        "from app.scaleout.merging import merged_metrics\n"
-        'text = \'# TYPE a counter\\n\' + \'a{model="m",gpu="0",worker="a"} 1\\n\' * 200_000\n'
-        "print(sum(map(len, merged_metrics({'w0': text}, {'w0': ''}))))"
-    )
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert int(done.stdout) > 6_000_000
