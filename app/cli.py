@@ -10,9 +10,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from importlib import import_module
 from math import ceil
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import uvicorn
 from rich.live import Live
@@ -36,6 +37,9 @@ from app.settings import Settings, SettingsError
 logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+#: What is for several workers, and is imported only then.
+CLUSTER = {"serve": "app.scaleout.node:serve", "command": "app.scaleout.commands:run"}
 
 
 class Server(uvicorn.Server):
@@ -84,6 +88,9 @@ def end_process(code: int) -> NoReturn:
 def serve(_: argparse.Namespace) -> NoReturn:
     """Serve until a signal comes; 0 after a clean drain."""
     settings = Settings.load()
+    if len(settings.runtime.devices) > 1:
+        _of_cluster("serve")(settings)
+    settings = settings.of_one_device()
     logs.configure(settings.log_format)
     endpoints = settings.endpoints
     config = uvicorn.Config(
@@ -103,6 +110,21 @@ def serve(_: argparse.Namespace) -> NoReturn:
     server = Server(config)
     server.run()
     end_process(0 if server.started else 3)
+
+
+def _of_cluster(name: str) -> Any:
+    module, function = CLUSTER[name].split(":")
+    return getattr(import_module(module), function)
+
+
+def cluster(arguments: argparse.Namespace) -> list[str]:
+    """Show or change which model is on which worker."""
+    settings = Settings.load()
+    api, admin = settings.endpoints.api_token, settings.endpoints.admin_token
+    api_token = None if api is None else api.get_secret_value()
+    admin_token = _read(admin_token_file(settings)) if admin is None else admin.get_secret_value()
+    faults: list[str] = _of_cluster("command")(arguments, arguments.url or _own_url(settings), api_token, admin_token)
+    return faults
 
 
 def compile_bundles(arguments: argparse.Namespace) -> list[str]:
@@ -191,12 +213,16 @@ def _status(settings: Settings, url: str | None) -> Status:
     endpoints = settings.endpoints
     tokens = [lambda: None if endpoints.api_token is None else endpoints.api_token.get_secret_value()]
     if url is None:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoints.host, endpoints.host)
-        url = (
-            f"{'https' if endpoints.ssl_certfile else 'http'}://{f'[{host}]' if ':' in host else host}:{endpoints.port}"
-        )
+        url = _own_url(settings)
         tokens.append(lambda: _read(admin_token_file(settings)))
     return fetch(f"{url.rstrip('/')}/status", tokens)
+
+
+def _own_url(settings: Settings) -> str:
+    """The address of the server that these settings start."""
+    endpoints = settings.endpoints
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoints.host, endpoints.host)
+    return f"{'https' if endpoints.ssl_certfile else 'http'}://{f'[{host}]' if ':' in host else host}:{endpoints.port}"
 
 
 def _read(file: Path) -> str | None:
@@ -266,4 +292,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--url", help="by default the server that these settings start")
     command.add_argument("--watch", action="store_true", help="again every second, until Enter or Ctrl-C")
     command.set_defaults(run=status)
+    command = commands.add_parser("cluster", help="show or change which model is on which worker")
+    command.add_argument("--url", help="by default the server that these settings start")
+    command.add_argument("what", choices=["status", "repack", "set-replicas", "set-policy"])
+    command.add_argument("arguments", nargs="*", help="set-replicas MODEL N (or all); set-policy KEY=VALUE …")
+    command.set_defaults(run=cluster)
     return parser

@@ -27,6 +27,7 @@ from app.api.inference import Inference
 from app.api.journal import Journal
 from app.api.limits import InFlight
 from app.backends.base import Backend
+from app.backends.cuda import physical_ordinal
 from app.backends.memory import usable_memory
 from app.backends.threads import usable_cores
 from app.domain.config import ModelPolicy
@@ -108,7 +109,7 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
     watcher = _watcher(settings, control, readiness)
     keeper.remake = partial(_load_anew, registry, watcher, control)
     engine = Engine(dispatcher, control, tuning, registry, watcher, hooks, metas, clock, config)
-    device = "cpu" if backend.name == "cpu" else str(settings.runtime.device_ordinal)
+    device = "cpu" if backend.name == "cpu" else physical_ordinal(settings.runtime.device_ordinal)
     status = StatusReader(
         dispatcher, registry, weights, backend, device, hooks, watcher, engine.digests, settings.model_control_mode
     )

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from app.domain.config import EndpointsConfig, RuntimeConfig, SchedulerConfig
+from app.domain.config import ClusterConfig, EndpointsConfig, RuntimeConfig, SchedulerConfig
 
 PREFIX = "INFERENCE_SERVER_"
 NODE_FILE = PREFIX + "NODE_FILE"
@@ -99,6 +99,7 @@ class Settings(BaseSettings):
     runtime: RuntimeConfig = RuntimeConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     endpoints: EndpointsConfig = EndpointsConfig()
+    cluster: ClusterConfig = ClusterConfig()
 
     _given: Mapping[str, Any] = PrivateAttr(default_factory=dict)  # by the node file
 
@@ -129,6 +130,14 @@ class Settings(BaseSettings):
             raise SettingsError(f"{JSON_VARIABLE}={value!r}: no JSON object by model name: {error.__cause__}") from None
         settings._given = given
         return settings
+
+    def of_one_device(self) -> "Settings":
+        """The same, with what `runtime.devices` says of its one device, if it names one, where a process looks."""
+        if not self.runtime.devices:
+            return self
+        [device] = self.runtime.devices
+        told = {"backend": "cpu"} if device == "cpu" else {"device_ordinal": int(device)}
+        return self.model_copy(update={"runtime": self.runtime.model_copy(update=told)})
 
     def effective(self) -> dict[str, Effective]:
         """Every setting, by its path in the node file, such as `runtime.backend`."""

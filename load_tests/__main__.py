@@ -30,12 +30,14 @@ SCENARIOS: Mapping[str, str] = {
     "churn": "memory, files and threads over hundreds of loads and evictions",
     "large_bodies": "latency of liveness and status while bodies of 50 MB come and go, binary and JSON",
     "beside": "latency of one model and of liveness while a large model compiles and loads, against quiet",
+    "through_proxy": "CPU of a request through HAProxy to a worker, against asking the worker directly",
     "onnx_suite": "right answers for every model of the ONNX backend tests: make onnx-suite brings them; not in `all`",
     "simulate": "rules of scheduling against each other, on a virtual clock: no server, no verdict",
+    "workers": "ways of giving requests to several workers against each other, on a virtual clock",
 }
 
 #: What takes options of its own, or needs more than the others, or measures nothing of this machine.
-APART = frozenset({"run", "compare", "overload", "soak", "peers", "guard", "onnx_suite", "simulate"})
+APART = frozenset({"run", "compare", "overload", "soak", "peers", "guard", "onnx_suite", "simulate", "workers"})
 
 
 def run(name: str, options: Sequence[str]) -> tuple[int, str]:

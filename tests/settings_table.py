@@ -21,6 +21,7 @@ TITLES = {
     "runtime": "The device: `RUNTIME_…`",
     "scheduler": "Time and batches: `SCHEDULER_…`",
     "endpoints": "The HTTP front: `ENDPOINTS_…`",
+    "cluster": "Several workers: `CLUSTER_…`",
 }
 
 _BOUNDS: Sequence[tuple[type[Any], str]] = ((Gt, ">"), (Ge, "≥"), (Lt, "<"), (Le, "≤"))

@@ -102,7 +102,7 @@ def test_every_variable_is_read(load):
     values = {name.removeprefix(PREFIX): "?" for name in variables(Settings) if not name.endswith("NODE_FILE")}
     values["SCHEDULER_MODELS"] = '{"m": 0}'
     texts = {"MODEL_DIRS", "MODELS_INCLUDE", "CACHE_DIR", "STARTUP_MODELS", "REQUIRED_MODELS", "WORKER_NAME"}
-    texts |= {"RECORD_DIR", "ENDPOINTS_HOST", "ENDPOINTS_SSL_CERTFILE", "ENDPOINTS_SSL_KEYFILE"}
+    texts |= {"RECORD_DIR", "ENDPOINTS_HOST", "ENDPOINTS_SSL_CERTFILE", "ENDPOINTS_SSL_KEYFILE", "CLUSTER_HAPROXY"}
     texts |= {"ENDPOINTS_API_TOKEN", "ENDPOINTS_ADMIN_TOKEN"}
     settings = load(**{name: values.pop(name) for name in texts})
     assert settings.endpoints.api_token is not None
@@ -301,3 +301,36 @@ def test_a_secret_shows_only_that_it_is_set(load, node_file):
     assert found["endpoints.admin_token"].source == "node file"
     assert found["endpoints.api_token"].value is not None
     assert Settings().effective()["endpoints.admin_token"] == (None, "default")
+
+
+@pytest.mark.parametrize(
+    ("given", "devices"),
+    [
+        ("0,1", ("0", "1")),
+        ("cpu:2", ("cpu", "cpu")),
+        ("cpu", ("cpu",)),
+        ("3", ("3",)),
+        ("", ()),
+        (" 0, cpu:1", ("0", "cpu")),
+    ],
+)
+def test_devices_are_ordinals_or_so_many_of_the_cpu(load, given, devices):
+    assert load(RUNTIME_DEVICES=given).runtime.devices == devices
+
+
+@pytest.mark.parametrize("written", ["[0, 1]", "'0,1'"])
+def test_devices_in_the_node_file_are_a_list_or_text(load, node_file, written):
+    node_file(f"global: {{runtime: {{devices: {written}}}}}")
+    assert load().runtime.devices == ("0", "1")
+
+
+@pytest.mark.parametrize("given", ["gpu0", "-1", "cpu:0", "cpu:x", "0,0", "1.5"])
+def test_what_is_no_device_is_named(complaint, given):
+    said = complaint(RUNTIME_DEVICES=given)
+    assert "INFERENCE_SERVER_RUNTIME_DEVICES" in said
+    assert "device" in said
+
+
+def test_replicas_are_numbers_or_all_by_model(load, complaint):
+    assert load(CLUSTER_REPLICAS="a=2, b=all").cluster.replicas == {"a": 2, "b": "all"}
+    assert "CLUSTER_REPLICAS" in complaint(CLUSTER_REPLICAS="a=0")

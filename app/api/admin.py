@@ -56,6 +56,15 @@ class Compact(BaseModel):
     """Models whose weights are to be on the device afterwards."""
 
 
+class Prefetch(BaseModel):
+    """Body of `POST /admin/prefetch`."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    models: list[str]
+    """Models that will be asked for soon."""
+
+
 _SCHEMA = SetPolicy.model_json_schema(ref_template="#/components/schemas/{model}")
 _BODY = {name: value for name, value in _SCHEMA.items() if name != "$defs"}
 
@@ -139,3 +148,13 @@ def _commands(routes: APIRouter, engine: Engine) -> None:
     async def compact(request: Request) -> dict[str, int]:
         wanted = _read(Compact, await read_object(request))
         return (await engine.compact(wanted.reload))._asdict()
+
+    @routes.post(
+        "/admin/prefetch",
+        summary="Bring the weights of models that will be asked for soon, in place of unused ones",
+        openapi_extra=documented(Prefetch.model_json_schema(), required=True),
+    )
+    async def prefetch(request: Request) -> Prefetch:
+        wanted = _read(Prefetch, await read_object(request))
+        await engine.prefetch(wanted.models)
+        return wanted

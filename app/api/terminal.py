@@ -72,7 +72,12 @@ def check_table(found: Compiled, runs: Iterable[Execution]) -> Group:
 
 
 def status_table(status: Status) -> Group:
-    """The node in a line, a row for each model, and what is wrong."""
+    """The node in a line, a row for each model, and what is wrong; of several workers that of each."""
+    if "workers" in status:
+        parts = [(each["name"], each["status"]) for each in status["workers"]]
+        return Group(
+            *[Group(Text(name), Text("silent") if each is None else status_table(each)) for name, each in parts]
+        )
     table = _table(
         ["model", "state"], ["weights"], ["on device"], ["queue", "answered", "failed", "dropped", "rows/run"],
         ["wait p50", "wait p99", "share", "target"],

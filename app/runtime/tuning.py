@@ -130,6 +130,24 @@ class Tuning:
 
         return self._keeper.submit(change)
 
+    def prefetch(self, names: Sequence[str]) -> concurrent.futures.Future[None]:
+        """Bring weights to the device before they are asked for; those that nobody waits for leave for them.
+
+        The future raises `Unsupported` where operators move the weights, `ModelNotFound`, or what a load raises.
+        """
+
+        def change() -> None:
+            for model_id in self._dispatcher.call(begin).result():
+                self._keeper.bring(model_id, forced=True)
+
+        def begin() -> list[str]:
+            if self._external:
+                raise Unsupported("operators move the weights: use /admin/set_residency")
+            models = [each for name in names for each in self._weights_of(name)]
+            return models if self._weights.comes_and_goes else []
+
+        return self._keeper.submit(change)
+
     # dispatcher thread
 
     def _weights_of(self, name: str) -> list[str]:

@@ -94,6 +94,14 @@ async def test_the_documentation_describes_the_bodies(api):
         assert name in paths["components"]["schemas"]
 
 
+async def test_weights_are_brought_before_they_are_asked_for(api, stage):
+    stage.load()
+    answer = await api.post("/admin/prefetch", json={"models": ["m"]})
+    assert (answer.status_code, answer.json()) == (200, {"models": ["m"]})
+    assert (await api.post("/admin/prefetch", json={"models": ["absent"]})).status_code == 404
+    assert (await api.post("/admin/prefetch", json={})).status_code == 400
+
+
 # what happened just now, and the settings
 
 

@@ -317,6 +317,33 @@ def test_compaction_without_a_budget_moves_nothing(make_stage):
     assert (resident(stage), stage.backend.shrinks) == (["a"], 0)
 
 
+def test_prefetching_brings_weights_before_they_are_asked_for_in_place_of_unused_ones(make_stage):
+    stage = make_stage(arena=20)
+    put(stage, "a", "b", "c")
+    stage.answer(name="a")
+    stage.tuning.prefetch(["b"]).result(30)
+    assert resident(stage) == ["a", "b"]
+    stage.tuning.prefetch(["c"]).result(30)
+    assert resident(stage) == ["b", "c"]
+    assert stage.answer(3, name="c") == [3.0]
+
+
+def test_prefetching_without_a_budget_or_what_is_there_loads_nothing(make_stage):
+    stage = make_stage()
+    put(stage, "a")
+    stage.tuning.prefetch(["a"]).result(30)
+    assert resident(stage) == ["a"]
+    with pytest.raises(ModelNotFound):
+        stage.tuning.prefetch(["absent"]).result(30)
+
+
+def test_prefetching_is_the_operators_in_explicit_mode(make_stage):
+    stage = make_stage(arena=30, external=True)
+    put(stage, "a")
+    with pytest.raises(Unsupported, match="set_residency"):
+        stage.tuning.prefetch(["a"]).result(30)
+
+
 def test_every_so_many_loads_the_device_is_compacted(make_stage):
     stage = make_stage(arena=30, compaction_interval=3)
     put(stage, "a", "b", "c")

@@ -1,0 +1,85 @@
+"""`inference-server cluster …`: shows where models are, and says where they should be."""
+
+import json
+import urllib.error
+import urllib.request
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from app.api import terminal
+from app.api.status_client import fetch
+from app.domain.errors import InvalidRequest, ModelUnavailable, ServingError
+from app.scaleout.tables import cluster_tables
+
+#: Seconds: a repack loads weights.
+_PATIENCE = 600.0
+
+#: Command → path of the route.
+_PATHS = {
+    "repack": "/admin/cluster/repack",
+    "set-replicas": "/admin/cluster/set_replicas",
+    "set-policy": "/admin/cluster/set_policy",
+}
+
+
+def run(arguments: Namespace, url: str, api_token: str | None, admin_token: str | None) -> list[str]:
+    """Carry out one command on the node at `url`; nothing that went wrong. Raises `ServingError` instead."""
+    url = url.rstrip("/")
+    if arguments.what != "status":
+        path = _PATHS[arguments.what]
+        told = _post(f"{url}{path}", _body(arguments), admin_token)
+        if arguments.what == "set-policy":
+            terminal.console().print(", ".join([f"{name} = {value}" for name, value in told["policy"].items()]))
+    status = fetch(f"{url}/status", [lambda: api_token, lambda: admin_token])
+    if "workers" not in status:
+        raise ServingError(f"{url} is one worker, no cluster: several need runtime.devices")
+    terminal.console().print(cluster_tables(status))
+    return []
+
+
+def _body(arguments: Namespace) -> Mapping[str, Any]:
+    given = arguments.arguments
+    if arguments.what == "set-replicas":
+        if len(given) != 2:
+            raise InvalidRequest("cluster set-replicas MODEL N: a number, or all")
+        model, count = given
+        return {"model": model, "replicas": int(count) if count.isdigit() else count}
+    if arguments.what == "set-policy":
+        return dict([_pair(each) for each in given])
+    if given:
+        raise InvalidRequest(f"cluster {arguments.what} takes no arguments, got {' '.join(given)}")
+    return {}
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """`hysteresis=0.2` as a name and a value."""
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise InvalidRequest(f"{text!r}: write KEY=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _post(url: str, body: Mapping[str, Any], token: str | None) -> Mapping[str, Any]:
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token or ''}"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(request, timeout=_PATIENCE) as answer:
+            told: Mapping[str, Any] = json.load(answer)
+            return told
+    except urllib.error.HTTPError as error:
+        with error:
+            raise ServingError(f"{url} answers {error.code}: {_message(error.read())}") from error
+    except (OSError, ValueError) as error:
+        raise ModelUnavailable(f"no server answers at {url}: {error}") from error
+
+
+def _message(content: bytes) -> str:
+    try:
+        return str(json.loads(content)["error"])
+    except (ValueError, KeyError, TypeError):
+        return content.decode(errors="replace")[:200]

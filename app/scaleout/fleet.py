@@ -1,0 +1,91 @@
+"""Talks to the workers over HTTP: one of them, or all at once."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import orjson
+
+from app.scaleout.workers import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a worker said; status 0 where it said nothing, and `text` then is why."""
+
+    status: int
+    content: bytes = b""
+    text: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it did what it was asked."""
+        return 200 <= self.status < 300
+
+    @property
+    def silent(self) -> bool:
+        """Whether it took the request and did not answer in time."""
+        return self.status == 0 and self.text == "no answer in time"
+
+    def json(self) -> Any:
+        """The content, or None where it is no JSON."""
+        try:
+            return orjson.loads(self.content) if self.content else None
+        except orjson.JSONDecodeError:
+            return None
+
+
+class Fleet:
+    """All workers. Event loop only; `token` opens every door."""
+
+    def __init__(
+        self, workers: Sequence[Worker], token: str, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self.workers = tuple(workers)
+        self.names = tuple(worker.name for worker in workers)
+        self._token = token
+        self._client = httpx.AsyncClient(transport=transport or httpx.AsyncHTTPTransport(), trust_env=False)
+
+    async def ask(
+        self,
+        worker: Worker,
+        path: str,
+        method: str = "GET",
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        seconds: float = 8.0,
+    ) -> Answer:
+        """One request, with our own token unless `headers` say who asks."""
+        headers = {"Authorization": f"Bearer {self._token}"} if headers is None else dict(headers)
+        url = f"http://{worker.address}{path}"
+        try:
+            got = await self._client.request(method, url, content=body, headers=headers, timeout=seconds)
+        except httpx.TimeoutException:
+            return Answer(0, text="no answer in time")
+        except httpx.HTTPError as error:
+            return Answer(0, text=f"{type(error).__name__} {error}".strip())
+        return Answer(got.status_code, got.content)
+
+    async def ask_all(
+        self,
+        path: str,
+        method: str = "GET",
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        seconds: float = 8.0,
+    ) -> dict[str, Answer]:
+        """The same of every worker at once, by its name."""
+        answers = await asyncio.gather(
+            *[self.ask(worker, path, method, body, headers, seconds) for worker in self.workers]
+        )
+        return dict(zip(self.names, answers, strict=True))
+
+    def worker(self, name: str) -> Worker:
+        """The one of that name."""
+        return next(worker for worker in self.workers if worker.name == name)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._client.aclose()

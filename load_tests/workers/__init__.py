@@ -1,0 +1,1 @@
+"""Ways of giving requests to several workers, against each other, on a virtual clock."""

@@ -1,0 +1,90 @@
+"""What HAProxy is told at its start."""
+
+import re
+import socket
+import subprocess
+
+import pytest
+
+from app.scaleout.proxy import ProxyError, RuntimeSocket, program, write_map
+from app.scaleout.proxy_config import BUFFER_BYTES, Plan, configuration
+from app.scaleout.routes import Routes
+from app.scaleout.workers import Worker
+
+WORKERS = [Worker(f"w{number}", f"w{number}", "cpu", 9000 + number) for number in range(3)]
+
+MODES = ("round_robin", "least_outstanding", "lpt_packing")
+
+
+def plan(folder, mode="round_robin", fd=3, **options):
+    return Plan(WORKERS, mode, folder, fd, **options)
+
+
+def backends(text):
+    """Backend → its lines."""
+    parts = re.findall(r"^backend (\S+)\n((?:    .*\n)+)", text, re.MULTILINE)
+    return {name: [line.strip() for line in lines.splitlines()] for name, lines in parts}
+
+
+@pytest.mark.parametrize(("mode", "balance"), [("round_robin", "roundrobin"), ("least_outstanding", "leastconn")])
+def test_a_mode_is_a_way_to_balance_the_pool(tmp_path, mode, balance):
+    found = backends(configuration(plan(tmp_path, mode)))
+    assert found.keys() == {"pool", "control"}
+    assert f"balance {balance}" in found["pool"]
+    assert len([line for line in found["pool"] if line.startswith("server") and " check " in line]) == 3
+
+
+def test_a_body_of_64_kb_fits_into_what_is_sent_again(tmp_path):
+    text = configuration(plan(tmp_path))
+    assert BUFFER_BYTES >= 64 * 1024 + 16 * 1024
+    assert f"tune.bufsize {BUFFER_BYTES}" in text
+    pool = backends(text)["pool"]
+    assert {"option http-buffer-request", "option redispatch 1", "retries 2"} <= set(pool)
+
+
+def test_fill_005_each_worker_has_a_backend_that_fails_over_to_all_others(tmp_path):
+    found = backends(configuration(plan(tmp_path, "lpt_packing")))
+    on = found["on_w1"]
+    assert "use-server w1 if TRUE" in on
+    assert len([line for line in on if line.startswith("server")]) == 3
+    assert not [line for line in on if "disabled" in line]
+
+
+def test_fill_016_a_set_fills_its_first_server_and_overflows_to_the_least_loaded(tmp_path):
+    text = configuration(plan(tmp_path, "lpt_packing"))
+    found = backends(text)
+    assert "balance first" in found["fill_0"]
+    assert "balance leastconn" in found["fill_0_more"]
+    assert "be_conn_free(fill_0) eq 0" in text
+    assert all("disabled" in line for line in found["set_0"] if line.startswith("server"))
+
+
+def test_commands_are_not_sent_twice(tmp_path):
+    assert "retry-on conn-failure" in backends(configuration(plan(tmp_path)))["control"]
+
+
+def test_a_map_holds_what_a_map_can_hold(tmp_path):
+    write_map(tmp_path / "map", {"a": "on_w0", "with space": "on_w1"})
+    assert (tmp_path / "map").read_text() == "a on_w0\n"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_proxy_that_is_not_there_is_an_error_of_its_own(tmp_path):
+    with pytest.raises(ProxyError, match="does not answer"):
+        await RuntimeSocket(plan(tmp_path)).tell(Routes({"a": "on_w0"}))
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("mode", MODES)
+def test_haproxy_takes_the_configuration(tmp_path, mode):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        made = plan(tmp_path, mode, listener.fileno())
+        write_map(made.map_file, {})
+        file = tmp_path / "haproxy.cfg"
+        file.write_text(configuration(made))
+        done = subprocess.run(
+            [program(None), "-c", "-f", str(file)], pass_fds=[listener.fileno()], capture_output=True, text=True
+        )
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
