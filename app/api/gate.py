@@ -21,8 +21,15 @@ class AccessGate:
     """
 
     def __init__(
-        self, app: ASGIApp, access: Access, handler: InferenceHandler, journal: Journal, *, shared_memory: bool
+        self,
+        app: ASGIApp,
+        access: Access,
+        handler: InferenceHandler | None = None,
+        journal: Journal | None = None,
+        *,
+        shared_memory: bool = True,
     ) -> None:
+        """Without a `handler` there are no inference routes here, and without a `journal` refusals are told nobody."""
         self._app = app
         self._access = access
         self._handler = handler
@@ -47,9 +54,10 @@ class AccessGate:
 
     def _refusal(self, scope: Scope, path: str, request_id: bytes, error: ServingError) -> Reply:
         head = head_of(scope) if scope["method"] == "POST" else None
-        if head is not None:
+        if head is not None and self._handler is not None:
             return self._handler.refuse(head, error)  # as the other door would have
-        self._journal.barred(scope["method"], path, request_id, error.code, monotonic(), scope["headers"])
+        if self._journal is not None:
+            self._journal.barred(scope["method"], path, request_id, error.code, monotonic(), scope["headers"])
         reply = error_reply(error)
         reply.fresh = ((b"x-request-id", request_id),)
         return reply
