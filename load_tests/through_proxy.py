@@ -41,7 +41,7 @@ class Together(Server):
 def node(root: Path) -> Iterator[dict[str, tuple[Server, Server]]]:
     """By model: the worker where it lives, and the node in front of it, proxy and all. Nothing goes elsewhere."""
     write_bundle(root / "bundles", "small", mlp(SMALL))
-    write_bundle(root / "bundles", "large", mlp(LARGE), "batching: {compiled_batch_sizes: [1]}\n")
+    write_bundle(root / "bundles", "large", mlp(LARGE), 'format_version: "1"\nbatching: {compiled_batch_sizes: [1]}\n')
     port = free_port()
     settings = {
         "MODEL_DIRS": root / "bundles",
@@ -66,12 +66,14 @@ def node(root: Path) -> Iterator[dict[str, tuple[Server, Server]]]:
 
 
 def _placed(front: Server) -> dict[str, Any]:
-    """The status once both models have their place."""
-    while True:
-        status: dict[str, Any] = json.loads(front.get("/status"))
+    """The status once both models have their place. Raises `RuntimeError` when they get none."""
+    status: dict[str, Any] = {}
+    for _ in range(300):
+        status = json.loads(front.get("/status"))
         if CASES.keys() <= status["placement"]["models"].keys():
             return status
-        time.sleep(0.1)
+        time.sleep(0.2)
+    raise RuntimeError(f"the models were not placed: {json.dumps(status):.2000}")
 
 
 def _proxy_of(pid: int) -> int:

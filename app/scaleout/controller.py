@@ -83,6 +83,8 @@ class Controller:
                 await command()
             except Exception as error:
                 done.set_exception(error)
+                if isinstance(error, ClusterError):
+                    raise
             else:
                 done.set_result(None)
 

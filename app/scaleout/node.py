@@ -166,8 +166,10 @@ class Node:
             await controller.run()
         except ClusterError as error:
             logger.error("ending: %s", error)
-            self._code = 1
-            self._signalled.set()
+        except Exception:  # a fault of ours: whoever started the node starts it anew
+            logger.exception("ending: models cannot be placed any more")
+        self._code = 1
+        self._signalled.set()
 
     def _proxy_started(self) -> None:
         if self._controller is not None:

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import signal
+import ssl
+import subprocess
 import threading
 from pathlib import Path
 
@@ -208,6 +210,19 @@ def test_before_a_worker_is_ready_answers_have_the_form_of_all_others(cache_dir)
         assert (answer.status_code, answer.json()["code"]) == (503, "no_worker")
         assert httpx.get(f"{server.url}/v2/health/live", trust_env=False, timeout=60).status_code == 200
         assert httpx.get(f"{server.url}/v2/health/ready", trust_env=False, timeout=60).status_code == 503
+
+
+def test_the_proxy_ends_tls(cache_dir, tmp_path):
+    key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    subprocess.run([*make, "-keyout", str(key), "-out", str(chain)], check=True, capture_output=True)
+    files = {"ENDPOINTS_SSL_CERTFILE": str(chain), "ENDPOINTS_SSL_KEYFILE": str(key)}
+    given = {"MODELS_INCLUDE": "tabular", "RUNTIME_DEVICES": "cpu:2", "CLUSTER_BASE_PORT": 0, **files}
+    with running(cache_dir, until="is UP", **given) as server:
+        trusted = ssl.create_default_context(cafile=str(chain))
+        trusted.check_hostname = False
+        with httpx.Client(base_url=f"https://{server.address}", verify=trusted, trust_env=False, timeout=30) as client:
+            assert client.post(INFER, content=body()).status_code == 200
 
 
 def test_at_its_end_everything_has_ended(cache_dir):

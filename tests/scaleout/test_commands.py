@@ -3,12 +3,13 @@
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
 from app.cli import main
 
-STATUS = {
+STATUS: dict[str, Any] = {
     "mode": "lpt_packing",
     "draining": False,
     "workers": [
@@ -27,8 +28,20 @@ STATUS = {
 }  # fmt: skip
 
 
+class Server(ThreadingHTTPServer):
+    """What it says of itself, and what it was told."""
+
+    status: dict[str, Any] = STATUS
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Node)
+        self.commands: list[Any] = []
+
+
 class Node(BaseHTTPRequestHandler):
     """Notes commands; says no to `nobody`."""
+
+    server: Server
 
     def answer(self, status, body):
         content = json.dumps(body).encode()
@@ -56,8 +69,7 @@ class Node(BaseHTTPRequestHandler):
 def node(monkeypatch, tmp_path):
     monkeypatch.setenv("INFERENCE_SERVER_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("INFERENCE_SERVER_ENDPOINTS_ADMIN_TOKEN", "secret")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Node) as server:
-        server.commands, server.status = [], STATUS
+    with Server() as server:
         monkeypatch.setenv("INFERENCE_SERVER_ENDPOINTS_PORT", str(server.server_port))
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

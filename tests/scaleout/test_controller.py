@@ -192,6 +192,18 @@ async def test_lpt_040_after_three_rounds_without_an_answer_in_time_it_ends(stag
         await controller.look()
 
 
+async def test_lpt_040_it_ends_also_where_an_operator_made_it_look(stage):
+    one = stage()
+    controller = await one.started()
+    one.slow = True
+    for _ in range(2):
+        await controller.repack()
+    with pytest.raises(ClusterError):
+        await controller.repack()
+    with pytest.raises(ClusterError):
+        await one.task
+
+
 async def test_a_proxy_that_was_gone_is_told_again(stage):
     one = stage()
     controller = await one.started()

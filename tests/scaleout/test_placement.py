@@ -40,6 +40,12 @@ def test_lpt_002_replicas_stand_on_distinct_workers_and_share_compute_but_not_we
     assert placed.nbytes == {"w0": 6 * GB, "w1": 6 * GB, "w2": 0}
 
 
+def test_lpt_002_replicas_are_chosen_by_the_share_that_each_would_carry():
+    """With all of `m` on each, `w0` would be fuller than `w1`, whose memory is what fills it."""
+    asked = demands({"hot": 0.5, "big": 0.41, "m": 0.4}, {"big": 7.5, "m": 0.5, "hot": 0.5})
+    assert homes(place(asked, fleet(3, 10 * GB), Rules(replicas={"m": 2})))["m"] == "w0,w2"
+
+
 def test_lpt_003_the_number_of_replicas_is_what_was_asked_for_whatever_the_load():
     rules = Rules(default_replicas=2, replicas={"nine": 9, "everywhere": "all", "one": 1})
     placed = place(demands({"nine": 0.1, "everywhere": 0.1, "one": 1.5, "other": 0.1}), fleet(3), rules)
@@ -107,6 +113,16 @@ def test_lpt_012_of_several_replicas_former_ones_win_ties_only():
     assert homes(place(demands({"m": 0.4}), fleet(3), rules, before(m="w1,w2"))) == {"m": "w1,w2"}
     asked = demands({"hot": 0.5, "m": 0.4})
     assert homes(place(asked, fleet(3), rules, before(hot="w2", m="w1,w2"))) == {"hot": "w2", "m": "w0,w1"}
+
+
+def test_noise_below_the_hysteresis_moves_nothing_also_where_it_would_change_the_order():
+    """Without a dead band of the demands `c` would go to `w1`, and `b` come before `a`."""
+    first = place(demands({"a": 0.8, "b": 0.8, "c": 0.05}), fleet(2), Rules(hysteresis=0.1))
+    assert homes(first) == {"a": "w0", "b": "w1", "c": "w0"}
+    noisy = place(demands({"a": 0.84, "b": 0.728, "c": 0.0545}), fleet(2), Rules(hysteresis=0.1), first)
+    assert homes(noisy) == homes(first)
+    grown = place(demands({"a": 0.89, "b": 0.728, "c": 0.0545}), fleet(2), Rules(hysteresis=0.1), noisy)
+    assert homes(grown)["c"] == "w1"
 
 
 # oversubscription
