@@ -11,6 +11,7 @@ from app.domain.errors import Cancelled, ServingError
 from app.engine.engine import Engine
 from app.engine.expiry import Expiry, Watch, unwatched
 from app.engine.request import Timings
+from app.runtime.accounts import TIMES
 from app.runtime.registry import Generation
 
 UNSAID = "unsaid"
@@ -124,20 +125,21 @@ class Admission:
         if self._open:
             self._open = False
             self._in_flight.leave(self._nbytes)
-            head, generation, stages = self.head, self.generation, self.timings.stages
-            code, received_at = self._code if code is UNSAID else code, head.received_at
-            now = self._engine.clock()
+            head, generation, received_at = self.head, self.generation, self.head.received_at
+            now, timeout = self._engine.clock(), self.deadline - received_at
             seconds = now - received_at
-            self._engine.end(generation, code, seconds, stages)
+            model, asked = generation.bundle.spec.name, None if generation is self.asked else head.model
             if code is None:
+                times = TIMES.pack(received_at, timeout, seconds, *self.timings.stages)
                 generation.account.answered_at = now
-            batch_rows, batch_size = self.batch
-            facts = (
-                received_at, generation.bundle.spec.name, self.request_id, code, seconds, self.deadline - received_at,
-                self.rows, batch_rows, batch_size, self._nbytes, stages,
-                None if self.generation is self.asked else head.model,
-            )  # fmt: skip
-            if code is None and self._journal.only_remembers:
-                self._journal.remember(facts)
+                self._engine.end(generation, None, seconds, times)
+                answer = times, model, self.request_id, self.rows, *self.batch, self._nbytes, asked
+                self._journal.answered(answer, head.headers)
             else:
-                self._journal.ended(EndedRequest._make(facts), head.headers)
+                code = self._code if code is UNSAID else code
+                self._engine.end(generation, code, seconds)
+                ended = EndedRequest(
+                    received_at, model, self.request_id, code, seconds, timeout, self.rows, *self.batch, self._nbytes,
+                    self.timings.stages, asked,
+                )  # fmt: skip
+                self._journal.ended(ended, head.headers)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from app.api.exchange import HeaderList
-from app.runtime.accounts import DROP_REASONS, STAGES
+from app.runtime.accounts import DROP_REASONS, STAGES, TIMES
 from app.runtime.recent import REMEMBERED, DispatchLog
 from app.runtime.recorder import Arrival, Recorder
 from app.runtime.sparing import Sparing
@@ -47,6 +47,11 @@ class EndedRequest(NamedTuple):
     """The model that was asked, where another one answered."""
 
 
+#: An answered request while it is remembered, as few objects as will do: its packed `TIMES`, the model, its id, rows,
+#: rows and size of its dispatch, bytes, the model that was asked where another one answered.
+Answered = tuple[bytes, str, bytes, int | None, int | None, int | None, int, str | None]
+
+
 class Journal:
     """Event loop only. Without a slow limit and a recorder a successful request is one append."""
 
@@ -61,18 +66,24 @@ class Journal:
         self._dispatches = dispatches
         self._slow_seconds = slow_seconds
         self._recorder = recorder
-        self._ended: deque[tuple[Any, ...]] = deque(maxlen=REMEMBERED)
-        self.only_remembers = slow_seconds == inf and recorder is None
-        """Whether there is no more to do with an answered request than to `remember` it."""
-        self.remember: Callable[[tuple[Any, ...]], None] = self._ended.append
-        """Note one answered request, as the plain fields of an `EndedRequest`: making one takes longer."""
+        self._ended: deque[EndedRequest | Answered] = deque(maxlen=REMEMBERED)
+        self._only_remembers = slow_seconds == inf and recorder is None
         self.refusals: Counter[str] = Counter()
         """Inference requests that no model took, by the code of their error: they are in nobody's account."""
         self._sparing = Sparing()
 
+    def answered(self, request: Answered, headers: HeaderList) -> None:
+        """Note one answered request; `headers` as for `ended`."""
+        self._ended.append(request)
+        if not self._only_remembers:
+            self._tell_and_record(_unpacked(request), headers)
+
     def ended(self, request: EndedRequest, headers: HeaderList) -> None:
         """Note one request; `headers` are read only for what is logged."""
         self._ended.append(request)
+        self._tell_and_record(request, headers)
+
+    def _tell_and_record(self, request: EndedRequest, headers: HeaderList) -> None:
         if request.code is not None or request.seconds >= self._slow_seconds:
             self._tell(request, headers)
         if self._recorder is not None and request.model is not None:
@@ -101,7 +112,8 @@ class Journal:
     def latest(self, most: int = REMEMBERED) -> Mapping[str, list[dict[str, Any]]]:
         """The latest requests and dispatches, oldest first, as JSON has them; instants in seconds since 1970."""
         requests, dispatches = [], []
-        for request in map(EndedRequest._make, list(self._ended)[-most:]):
+        for ended in list(self._ended)[-most:]:
+            request = ended if isinstance(ended, EndedRequest) else _unpacked(ended)
             told = {"at": self._epoch + request.received_at, **request._asdict()}
             del told["received_at"]
             told["request_id"] = request.request_id.decode("latin-1")
@@ -145,6 +157,15 @@ class Journal:
         }
         what = "slow" if request.code is None else "dropped" if request.code in DROP_REASONS else "failed"
         _warn(f"request {what}", facts)
+
+
+def _unpacked(request: Answered) -> EndedRequest:
+    times, model, request_id, rows, batch_rows, batch_size, nbytes, asked = request
+    received_at, timeout, seconds, *stages = TIMES.unpack(times)
+    return EndedRequest(
+        received_at, model, request_id, None, seconds, timeout, rows, batch_rows, batch_size, nbytes, tuple(stages),
+        asked,
+    )  # fmt: skip
 
 
 def trace_id(headers: HeaderList) -> str | None:

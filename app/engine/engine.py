@@ -25,7 +25,6 @@ from app.engine.request import InferRequest, InferResult, Timings
 from app.engine.watchdog import Watchdog
 from app.repository.hooks import HookContext
 from app.runtime import batch
-from app.runtime.accounts import NO_STAGES
 from app.runtime.control import Control
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.fallbacks import can_stand_in, fallback_of
@@ -138,11 +137,9 @@ class Engine:
         generation.account.diverted += 1
         return other
 
-    def end(
-        self, generation: Generation, code: str | None, seconds: float, stages: tuple[float, ...] = NO_STAGES
-    ) -> None:
-        """The request that began ended with an error of that `code`, None for an answer, which took so long."""
-        generation.account.close(code, seconds, stages)
+    def end(self, generation: Generation, code: str | None, seconds: float, times: bytes | None = None) -> None:
+        """The request that began ended with an error of that `code`, None for an answer; as `Account.close`."""
+        generation.account.close(code, seconds, times)
         self.leases.give_back(generation)
 
     async def infer(self, request: InferRequest) -> InferResult:

@@ -145,6 +145,22 @@ def test_the_ring_holds_so_many_and_forgets_the_oldest(journal):
     assert [each["at"] for each in journal.latest(2)["requests"]] == [each["at"] for each in latest[-2:]]
 
 
+async def test_an_answer_is_remembered_with_all_that_is_known_of_it(api, stage):
+    stage.load()
+    async with api.client({"x-request-id": "r" * 300, "x-request-timeout-ms": "60000"}) as client:
+        body = {"inputs": [{"name": "x", "shape": [3, 3], "datatype": "FP32", "data": [0] * 9}]}
+        answer = await client.post("/v2/models/m/infer", json=body)
+        assert answer.status_code == 200
+    [told] = (await api.get("/admin/recent")).json()["requests"]
+    assert {**told, "at": 0, "seconds": 0, "stages": 0} == {
+        "at": 0, "model": "m", "request_id": "r" * 256, "code": None, "seconds": 0, "timeout": 60.0, "rows": 3,
+        "batch_rows": 3, "batch_size": 4, "nbytes": len(answer.request.content), "stages": 0, "asked": None,
+    }  # fmt: skip
+    spent = [float(each.partition("dur=")[2]) / 1e3 for each in answer.headers["server-timing"].split(", ")]
+    assert list(told["stages"].values()) == pytest.approx(spent, abs=1e-6)
+    assert told["seconds"] >= sum(told["stages"].values()) > 0
+
+
 def test_what_is_left_is_written_out(journal, tmp_path):
     journal.ended(ended(rows=3, stages=(0.1, 0.0, 0.2, 0.0, 0.3, 0.0, 0.1)), ())
     journal.write_out(tmp_path / "deep" / "recent.json")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.domain.errors import ServingError
-from app.runtime.accounts import DROP_REASONS, LATENCY_BOUNDS, Account
+from app.runtime.accounts import DROP_REASONS, LATENCY_BOUNDS, TIMES, Account
 from app.scheduling.stats import DROP_REASONS as SCHEDULER_REASONS
 
 
@@ -62,7 +62,10 @@ def test_histograms_hold_every_request_whenever_they_are_read():
     account = Account(accepted=5000)
     stages = (0.001, 0.0, 0.25, 0.0, 0.5, 0.0, 0.00001)
     for number in range(5000):
-        account.close(None if number % 5 else "internal", 0.02, stages)
+        if number % 5:
+            account.close(None, 0.02, TIMES.pack(100.0, 1.0, 0.02, *stages))
+        else:
+            account.close("internal", 0.02)
         if number % 777 == 0:
             assert sum(account.latency.buckets) == number + 1
     assert sum(account.latency.buckets) == account.ok + account.failed == 5000
