@@ -24,10 +24,11 @@ SCENARIOS: Mapping[str, str] = {
     "churn": "memory, files and threads over hundreds of loads and evictions",
     "beside": "latency of one model and of liveness while a large model compiles and loads, against quiet",
     "simulate": "rules of scheduling against each other, on a virtual clock: no server, no verdict, not in `all`",
+    "identity": "net value made to be `fill`, decision for decision: no server, not in `all`",
 }
 
 #: What measures nothing of this machine, and takes options of its own.
-APART = frozenset({"simulate"})
+APART = frozenset({"simulate", "identity"})
 
 
 def run(name: str, options: Sequence[str]) -> tuple[int, str]:
