@@ -21,18 +21,25 @@ R = TypeVar("R", bound=QueuedRequest)
 MOST_VALUED = 8
 
 
-class _Entry:
+class _Entry(Stake):
     """A model that is asked for something; what is known of it holds until it changes."""
 
-    __slots__ = ("bound", "demand", "menu", "queue", "stake")
+    __slots__ = ("asked", "bound", "demand", "menu", "missed", "queue")
 
-    def __init__(self, queue: ModelQueue[Any], demand: Demand, stake: Stake, menu: Menu) -> None:
+    def __init__(self, queue: ModelQueue[Any], demand: Demand, now: float, worth: float, reach: float) -> None:
+        super().__init__(demand, now, worth, reach)
         self.queue = queue
         self.demand = demand
-        self.stake = stake
-        self.menu = menu
-        self.bound = menu.rates[-1] * stake.price * queue.depth / queue.rows if menu.rates else inf
+        self.asked = demand.asked
+        self.missed = demand.missed * demand.asked
+        self.menu = NO_CHOICE
+        self.bound = inf
         """No dispatch of its own is worth more."""
+
+    def choose_from(self, menu: Menu) -> None:
+        """Let the queue, which is not empty, be run at what the menu has."""
+        self.menu = menu
+        self.bound = menu.rates[-1] * self.price * self.queue.depth / self.queue.rows if menu.rates else inf
 
 
 class Appraisal:
@@ -55,13 +62,13 @@ class Appraisal:
         part = self._rule.stand_back
         best, offers = 0.0, []
         for entry in entries:
-            if entry.bound < part * best and not entry.stake.below_share:
+            if entry.bound < part * best and not entry.below_share:
                 continue
             offer = self._offer(entry, outlook)
             best = max(best, offer.value)
             offers.append((entry, offer))
         least = part * best if best > 0.0 else max([offer.value for _, offer in offers])
-        return [e.queue for e, offer in offers if not part or offer.value >= least or e.stake.below_share]
+        return [e.queue for e, offer in offers if not part or offer.value >= least or e.below_share]
 
     def _eligible(self, ready: Sequence[ModelQueue[R]]) -> list[_Entry]:
         """Those to be valued, the most promising first: of many, the best two, and the most urgent of the others."""
@@ -71,9 +78,9 @@ class Appraisal:
             return entries
         others = entries[2:]
         if self._by_deadline:
-            others.sort(key=lambda entry: (entry.stake.soonest, entry.queue.unserved_since))
+            others.sort(key=lambda entry: (entry.soonest, entry.queue.unserved_since))
         else:
-            others.sort(key=lambda entry: (not entry.stake.below_share, entry.queue.unserved_since))
+            others.sort(key=lambda entry: (not entry.below_share, entry.queue.unserved_since))
         return entries[:2] + others[: MOST_VALUED - 2]
 
     def _look(self, ready: Sequence[ModelQueue[R]], now: float) -> Outlook:
@@ -84,35 +91,31 @@ class Appraisal:
             entry = known.get(queue.model_id)
             if entry is None or entry.queue is not queue:
                 known[queue.model_id] = self._entry(queue, now, guard)
-        asked = missed = 0.0
-        for model_id, entry in list(known.items()):
-            demand = entry.demand
-            if demand.changed or now >= entry.stake.holds_until:
-                if demand.quiet(now):
-                    del known[model_id]
-                    continue
-                known[model_id] = self._entry(entry.queue, now, guard)
-            asked += demand.asked
-            missed += demand.missed * demand.asked
+        for entry in [e for e in known.values() if e.demand.changed or now >= e.holds_until]:
+            if entry.demand.quiet(now):
+                del known[entry.queue.model_id]
+            else:
+                known[entry.queue.model_id] = self._entry(entry.queue, now, guard)
         if self._shares:
             self._tell_shares(ready)
+        asked, missed = sum([entry.asked for entry in known.values()]), sum([entry.missed for entry in known.values()])
         skip = max(0.0, 1.0 - missed / (asked * self._rule.misses_free)) if asked else 1.0
-        return Outlook(self._rule, [entry.stake for entry in known.values()], now, guard=guard, skip=skip)
+        return Outlook(self._rule, known.values(), now, guard=guard, skip=skip)
 
     def _entry(self, queue: ModelQueue[R], now: float, guard: float) -> _Entry:
         demand = queue.demand
         assert demand is not None
-        demand.changed = False
         worth = price(self._rule, queue.policy.value, demand.missed)
-        stake = Stake(demand, now, worth, self._planner.shortest(queue, demand) * guard)
-        free = queue.depth and self._rule.sizes == "net"
-        return _Entry(queue, demand, stake, self._planner.menu(queue, demand) if free else NO_CHOICE)
+        made = _Entry(queue, demand, now, worth, self._planner.shortest(queue, demand) * guard)
+        if queue.depth and self._rule.sizes == "net":
+            made.choose_from(self._planner.menu(queue, demand))
+        return made
 
     def _tell_shares(self, ready: Sequence[ModelQueue[R]]) -> None:
         standings = [self._ledger.standing(queue.account) for queue in ready]
         used, weight = sum(standings), sum([queue.policy.weight for queue in ready])
         for queue, standing in zip(ready, standings, strict=True):
-            self._known[queue.model_id].stake.below_share = standing * weight < used * queue.policy.weight
+            self._known[queue.model_id].below_share = standing * weight < used * queue.policy.weight
 
     def _offer(self, entry: _Entry, outlook: Outlook) -> Offer:
         queue, menu, planner = entry.queue, entry.menu, self._planner
@@ -120,12 +123,12 @@ class Appraisal:
         if menu.sizes:
             most = min(menu.most, planner.plan(queue).run_rows) if entry.demand.mixed else menu.most
             load = planner.load(queue) if queue.weights != "resident" else 0.0
-            offer = outlook.offer(entry.stake, menu, most, queue.rows / queue.depth, load)
+            offer = outlook.offer(entry, menu, most, queue.rows / queue.depth, load)
         if offer is None:
             planner.propose(queue, None)
             plan = planner.plan(queue)
             seconds = (UNSEEDED_COST if plan.cost is None else plan.cost) + planner.load(queue)
-            offer = outlook.only(entry.stake, plan.take, seconds)
+            offer = outlook.only(entry, plan.take, seconds)
         planner.propose(queue, offer)
         return offer
 

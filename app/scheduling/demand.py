@@ -1,6 +1,6 @@
 """What is asked of one model: when its queued requests are due, how many are to come, how many it missed of late."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterable
 from math import exp, inf
 
@@ -27,13 +27,15 @@ class Demand:
 
     __slots__ = (
         "_arrived", "_arrived_at", "_asked", "_asked_at", "_key", "_missed", "budget", "changed", "dues", "menu",
-        "mixed", "shortest",
+        "mixed", "shortest", "watched",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.dues: list[float] = []
         self.changed = True
         """Whether anything happened since whoever looks cleared this."""
+        self.watched = 0
+        """The place in `dues` of the first that whoever looks reckons with."""
         self.mixed = False
         """Whether requests with different merge keys came since the queue was last empty."""
         self.budget = inf
@@ -61,11 +63,7 @@ class Demand:
 
     def enter(self, request: QueuedRequest) -> None:
         """A request is queued again."""
-        if not self.dues:
-            self._key, self.mixed = request.merge_key, False
-        elif not self.mixed and request.merge_key is not self._key and request.merge_key != self._key:
-            self.mixed = True
-        insort(self.dues, request.due)
+        self._insert(request)
         self.changed = True
 
     def leave(self, request: QueuedRequest) -> None:
@@ -79,8 +77,12 @@ class Demand:
         self.changed = True
 
     def arrive(self, request: QueuedRequest) -> None:
-        """A request that just came is queued; one without a deadline can be missed by nobody."""
-        self.enter(request)
+        """A request that just came is queued; one without a deadline can be missed by nobody.
+
+        Unless it is among the most urgent this changes nothing that does not change with time anyway.
+        """
+        if self._insert(request) <= self.watched:
+            self.changed = True
         if request.due == inf:
             return
         now = request.enqueued_at
@@ -123,6 +125,16 @@ class Demand:
     def missed(self) -> float:
         """The part of them that was missed."""
         return min(self._missed / (self._asked + SUPPOSED), 1.0)
+
+    def _insert(self, request: QueuedRequest) -> int:
+        """Put a due instant in; its place."""
+        if not self.dues:
+            self._key, self.mixed = request.merge_key, False
+        elif not self.mixed and request.merge_key is not self._key and request.merge_key != self._key:
+            self.mixed = True
+        place = bisect_left(self.dues, request.due)
+        self.dues.insert(place, request.due)
+        return place
 
     def _ask(self, now: float) -> None:
         factor = _faded(now - self._asked_at, MISS_SECONDS)

@@ -46,7 +46,7 @@ AS_FILL = ValueRule("fill", ahead=0.0, stand_back=0.0, patience=inf, latest_star
 MOST_URGENT = 8
 
 #: Rates fade, but for so many seconds they are taken as they were.
-RATE_HOLDS = 0.05
+RATE_HOLDS = 0.1
 
 #: A model that misses nearly everything does not count for more than at this part.
 MOST_MISSED = 0.9
@@ -68,11 +68,10 @@ def price(rule: ValueRule, value: float, missed: float) -> float:
 class Stake:
     """What one model has queued, and can lose while another runs. Seconds."""
 
-    __slots__ = ("below_share", "budget", "coming", "depth", "dues", "gone", "holds_until", "price", "reach", "soonest")
+    __slots__ = ("below_share", "budget", "coming", "dues", "gone", "holds_until", "price", "reach", "soonest")
 
     def __init__(self, demand: Demand, now: float, price: float, reach: float) -> None:
         self.dues = dues = demand.dues
-        self.depth = len(dues)
         self.reach = reach
         """What its shortest dispatch takes: what is due sooner after an execution is lost."""
         self.price = price
@@ -81,10 +80,11 @@ class Stake:
         """An execution that is longer loses some of those that are to come."""
         self.gone = bisect_left(dues, now + reach) if dues else 0
         """How many of the queued are lost already."""
-        self.soonest = dues[self.gone] - reach if self.gone < self.depth else inf
+        self.soonest = dues[self.gone] - reach if self.gone < len(dues) else inf
         """The instant at which another is lost, and until which this holds if nothing else happens."""
         self.holds_until = min(self.soonest, now + RATE_HOLDS)
         self.below_share = False
+        demand.watched, demand.changed = self.gone, False
 
 
 class Outlook:
@@ -95,7 +95,10 @@ class Outlook:
         self._now = now
         self._guard = guard
         self._skip = skip
-        urgency = [(min(stake.soonest - now, stake.budget), place, stake) for place, stake in enumerate(stakes)]
+        urgency = [
+            (stake.soonest - now if stake.soonest - now < stake.budget else stake.budget, place, stake)
+            for place, stake in enumerate(stakes)
+        ]
         self._urgent = [(first, stake) for first, _, stake in sorted(urgency)[:MOST_URGENT]]
         """Whom an execution of more than so many seconds costs something; the most urgent first."""
 
@@ -104,7 +107,8 @@ class Outlook:
 
         What counts are requests, not rows, as if all were as large; None where none could be answered in time.
         """
-        now, dues, depth, guard = self._now, stake.dues, stake.depth, self._guard
+        now, dues, guard = self._now, stake.dues, self._guard
+        depth = len(dues)
         ahead, sizes, seconds_of, rates = self._rule.ahead, menu.sizes, menu.seconds, menu.rates
         found, value = None, -inf
         most = min(most, int(depth * each + 0.5))
@@ -130,8 +134,8 @@ class Outlook:
     def only(self, stake: Stake, requests: int, seconds: float) -> Offer:
         """The dispatch of a model that has no choice, or nothing to offer that would be in time."""
         seconds = max(seconds * self._guard, LEAST_COST)
-        late = min(bisect_left(stake.dues, self._now + seconds), stake.depth)
-        served = min(requests, stake.depth - late)
+        late = bisect_left(stake.dues, self._now + seconds)
+        served = min(requests, len(stake.dues) - late)
         if served <= 0:
             return Offer(None, 0, stake.dues[0], seconds, -inf)
         net = served * stake.price - self._rule.ahead * self._lost(stake, served, late, seconds)
@@ -146,7 +150,7 @@ class Outlook:
         """The worth of what an execution of so many seconds makes late, queued or still to come."""
         end = self._now + seconds
         behind = 0
-        if late + served < stake.depth:
+        if late + served < len(stake.dues):
             behind = max(bisect_left(stake.dues, end + stake.reach) - late - served, 0)
         lost = stake.price * ((late - stake.gone) * self._skip + behind)
         for first, other in self._urgent:

@@ -72,3 +72,19 @@ DEFAULTS = (
     "edf admission=floor",
     "edf max_wait_ms=5",
 )
+
+#: What net value is measured against: the plain rules of each discipline, a fixed window of 5 ms, and the defaults.
+AGAINST_VALUE = (
+    "fair shed=edf sizing=fill admission=off",
+    "fifo shed=edf sizing=fill admission=off",
+    "edf sizing=fill admission=off",
+    "fifo sizing=fill max_wait_ms=5 admission=off",
+    "fair",
+    "fair admission=predict",
+    "edf",
+    "edf admission=floor",
+    "edf max_wait_ms=5",
+    "edf sizing=value rise=0 despair=0",
+    "edf sizing=value",
+    "fair sizing=value",
+)
