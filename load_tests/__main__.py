@@ -23,6 +23,7 @@ SCENARIOS: Mapping[str, str] = {
     "catalogue": "answers, bytes on the device and memory with twenty models where six fit, against all of them",
     "churn": "memory, files and threads over hundreds of loads and evictions",
     "beside": "latency of one model and of liveness while a large model compiles and loads, against quiet",
+    "net_value": "answers in time of three models that ask for too much, by value against by cost",
     "simulate": "rules of scheduling against each other, on a virtual clock: no server, no verdict, not in `all`",
     "identity": "net value made to be `fill`, decision for decision: no server, not in `all`",
 }

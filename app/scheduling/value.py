@@ -23,11 +23,11 @@ class ValueRule(NamedTuple):
     """By how many mean deviations of costs a dispatch is taken to last longer than was learned."""
     misses_free: float = 0.1
     """Where this part of all requests is missed, skipping one's own late fronts costs nothing any more."""
-    rise: float = 1.0
+    rise: float = 0.5
     """How steeply the price of a model's requests rises with the part of them that it misses."""
     rise_from: float = 0.01
-    """The part at which that price has doubled, where `rise` is 1."""
-    despair: float = 3.0
+    """The part at which that begins to show."""
+    despair: float = 4.0
     """How much steeper where little is left in time: the price is divided by the part in time to this power."""
     protect: float = 4.0
     """By what a model below its share is dearer to one above it, under `fair`."""
