@@ -48,7 +48,9 @@ class Pair:
         self.number = 0
         self.queued: dict[int, tuple[Numbered, ...]] = {}
         for name, sizes in _SIZES.items():
-            policy = ModelPolicy(max_batch_size=self.random.choice([None, 6]))
+            policy = ModelPolicy(
+                max_batch_size=self.random.choice([None, 6]), max_wait_ms=self.random.choice([0.0, 0.0, 5.0])
+            )
             cost = self.random.uniform(1e-3, 1e-2)
             for each in self.both:
                 variant = Variant("default", sizes, {})

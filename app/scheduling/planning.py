@@ -18,6 +18,7 @@ from app.scheduling.queues import ModelQueue
 from app.scheduling.request import QueuedRequest
 from app.scheduling.residency import Wanted
 from app.scheduling.stats import size_class
+from app.scheduling.value import NET, ValueRule
 
 R = TypeVar("R", bound=QueuedRequest)
 
@@ -38,8 +39,8 @@ NO_CHOICE = Menu("", (), (), (), 0)
 class Planner:
     """Plans for queues. It owns nothing: costs are the book's, memos the queues'."""
 
-    def __init__(self, config: SchedulerConfig, costs: CostBook) -> None:
-        self._sizing = config.sizing
+    def __init__(self, config: SchedulerConfig, costs: CostBook, rule: ValueRule = NET) -> None:
+        self._sizing: Sizing = "fill" if config.sizing == "value" and rule.sizes == "fill" else config.sizing
         self._costs = costs
 
     def plan(self, queue: ModelQueue[R]) -> Plan:

@@ -40,7 +40,7 @@ class Scheduler(Generic[R]):
         self._discipline = DISCIPLINES[config.discipline]
         self._costs = CostBook(config.cost_ema_alpha)
         self._ledger = UsageLedger(config.ema_halflife_seconds)
-        self._planner = Planner(config, self._costs)
+        self._planner = Planner(config, self._costs, rule)
         self._admission = Admission(config, self._planner)
         self._sheds = config.shed == "always" or self._discipline.by_deadline
         self._contention = Contention(config, self._planner, self._ledger, self._sheds, background_loads, rule)
