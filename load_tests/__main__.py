@@ -31,13 +31,17 @@ SCENARIOS: Mapping[str, str] = {
     "large_bodies": "latency of liveness and status while bodies of 50 MB come and go, binary and JSON",
     "beside": "latency of one model and of liveness while a large model compiles and loads, against quiet",
     "through_proxy": "CPU of a request through HAProxy to a worker, against asking the worker directly",
+    "net_value": "answers in time of three models that ask for too much, by value against by cost",
     "onnx_suite": "right answers for every model of the ONNX backend tests: make onnx-suite brings them; not in `all`",
     "simulate": "rules of scheduling against each other, on a virtual clock: no server, no verdict",
+    "identity": "net value made to be `fill`, decision for decision: no server",
     "workers": "ways of giving requests to several workers against each other, on a virtual clock",
 }
 
 #: What takes options of its own, or needs more than the others, or measures nothing of this machine.
-APART = frozenset({"run", "compare", "overload", "soak", "peers", "guard", "onnx_suite", "simulate", "workers"})
+APART = frozenset(
+    {"run", "compare", "overload", "soak", "peers", "guard", "onnx_suite", "simulate", "identity", "workers"}
+)
 
 
 def run(name: str, options: Sequence[str]) -> tuple[int, str]:

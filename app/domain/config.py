@@ -38,6 +38,8 @@ class ModelPolicy(_Frozen):
     """Deadline of requests that name none; 0 for no deadline."""
     sizing: Literal["fill", "cost"] | None = None
     """How a batch size is chosen; by default as `scheduler.sizing`."""
+    value: Annotated[float, Field(gt=0)] = 1.0
+    """Worth of one answer in time, relative to those of other models, where `scheduler.sizing` is `value`."""
     padding: Literal["zeros", "repeat"] | None = None
     """What fills the rows of a partial batch; by default as the bundle says, else zeros."""
     fallback: str | None = None
@@ -65,12 +67,14 @@ class SchedulerConfig(_Frozen):
     """Compact the device memory after so many on-demand loads; 0 for never."""
     fair_credit_seconds: Annotated[float, Field(ge=0)] = 0.25
     """Head start, in seconds of device time, of a model that wakes from idleness under `fair`."""
-    sizing: Literal["fill", "cost"] = "cost"
-    """`fill`: the largest compiled size that the queued rows fill; `cost`: the size of least learned cost per row."""
+    sizing: Literal["fill", "cost", "value"] = "cost"
+    """`fill`: the largest compiled size that the queued rows fill; `cost`: the size of least learned cost per row;
+    `value`: size and model by the answers in time, less those they make others miss, per second."""
     shed: Literal["always", "edf"] = "always"
     """When a request that could only be answered late is dropped instead of run: always, or under `edf` alone."""
     admission: Literal["off", "floor", "predict"] | None = None
-    """Early refusal of deadlines that cannot be met; by default `predict` under `edf`, else `floor`."""
+    """Early refusal of deadlines that cannot be met; by default `predict` under `edf` without `value`, else
+    `floor`."""
     models: dict[str, ModelPolicy] = Field(default_factory=dict)
     """Per-model settings, by model name."""
 

@@ -20,7 +20,7 @@ class Admission:
     def __init__(self, config: SchedulerConfig, planner: Planner) -> None:
         discipline = DISCIPLINES[config.discipline]
         self._mode: Literal["off", "floor", "predict"] = config.admission or (
-            "predict" if discipline.by_deadline else "floor"
+            "predict" if discipline.by_deadline and config.sizing != "value" else "floor"
         )
         self._ahead = discipline.ahead
         self._max_depth = config.max_queue_depth
@@ -61,6 +61,8 @@ class Admission:
             due <= now or not planner.may_err(queue, variant, now)
         ):
             queue.counters.drops["infeasible_admission"] += 1
+            if queue.demand is not None:
+                queue.demand.refuse(now)
             raise DeadlineInfeasible(
                 f"model {queue.name!r} cannot answer in the {max(due - now, 0.0) * 1e3:.1f} ms that are left: it needs "
                 f"{own * 1e3:.1f} ms, after {(running + load + ahead) * 1e3:.1f} ms for what comes first"

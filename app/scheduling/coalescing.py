@@ -6,7 +6,7 @@ from itertools import accumulate
 from math import inf
 from typing import Literal, NamedTuple
 
-Sizing = Literal["fill", "cost"]
+Sizing = Literal["fill", "cost", "value"]
 
 
 class BatchPlan(NamedTuple):

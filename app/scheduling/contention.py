@@ -5,20 +5,20 @@ from math import inf
 from typing import TypeVar
 
 from app.domain.config import SchedulerConfig
+from app.scheduling.appraisal import Appraisal
 from app.scheduling.disciplines import DISCIPLINES, Candidate
 from app.scheduling.disciplines.base import GUARDED_SHARE
 from app.scheduling.learning import UsageLedger
-from app.scheduling.planning import Planner
+from app.scheduling.planning import UNSEEDED_COST, Planner
+from app.scheduling.plans import Offer
 from app.scheduling.queues import ModelQueue, Weights
 from app.scheduling.request import QueuedRequest
+from app.scheduling.value import ValueRule
 
 R = TypeVar("R", bound=QueuedRequest)
 
 #: A model without queued work for longer than this has been idle.
 IDLE_SECONDS = 1.0
-
-#: What a dispatch is taken to cost, when models are compared, until one was measured.
-UNSEEDED_COST = 0.01
 
 
 class Contention:
@@ -31,6 +31,7 @@ class Contention:
         ledger: UsageLedger,
         looks_ahead: bool,
         background_loads: bool,
+        rule: ValueRule,
     ) -> None:
         self._config = config
         self._looks_ahead = looks_ahead
@@ -38,6 +39,7 @@ class Contention:
         self._discipline = DISCIPLINES[config.discipline]
         self._planner = planner
         self._ledger = ledger
+        self._appraisal = Appraisal(config, rule, planner, ledger) if config.sizing == "value" else None
         self.longest_wait = 0.0
         """Longest time that a contender with a guarded share waited for a dispatch."""
 
@@ -80,6 +82,8 @@ class Contention:
         return self._planner.opens_at(queue, now) if queue.policy.max_wait_ms else now
 
     def _select(self, ready: Sequence[ModelQueue[R]], now: float) -> ModelQueue[R]:
+        if self._appraisal is not None:
+            ready = self._appraisal.worthwhile(ready, now)
         if len(ready) == 1:
             return ready[0]
         level(ready, self._ledger, self._config.fair_credit_seconds, now)
@@ -110,22 +114,23 @@ class Contention:
         total_standing = sum(standings) or 1.0
         found = []
         for queue, standing in zip(ready, standings, strict=True):
-            plan = self._planner.plan(queue)
-            cost = UNSEEDED_COST if plan.cost is None else plan.cost
-            found.append(
-                Candidate(
-                    queue.model_id,
-                    queue.name,
-                    queue.policy.weight / total_weight,
-                    standing / total_standing,
-                    cost if queue.weights == "resident" else cost + self._planner.load(queue),
-                    plan.take > 1,
-                    plan.oldest_enqueued_at,
-                    queue.soonest_due(),
-                    max(now - queue.waiting_since, 0.0),
-                )
-            )
+            cost, merges, oldest, due = self._prospect(queue) if queue.offer is None else _offered(queue, queue.offer)
+            share, recent = queue.policy.weight / total_weight, standing / total_standing
+            waited = max(now - queue.waiting_since, 0.0)
+            found.append(Candidate(queue.model_id, queue.name, share, recent, cost, merges, oldest, due, waited))
         return found
+
+    def _prospect(self, queue: ModelQueue[R]) -> tuple[float, bool, float, float]:
+        """Of the planned dispatch: cost, whether it merges, oldest arrival, soonest due instant."""
+        plan = self._planner.plan(queue)
+        cost = UNSEEDED_COST if plan.cost is None else plan.cost
+        cost = cost if queue.weights == "resident" else cost + self._planner.load(queue)
+        return cost, plan.take > 1, plan.oldest_enqueued_at, queue.soonest_due()
+
+
+def _offered(queue: ModelQueue[R], offer: Offer) -> tuple[float, bool, float, float]:
+    """The same of the dispatch that is worth most; without planning it."""
+    return offer.cost, queue.depth > 1, queue.front().enqueued_at, offer.starts_by
 
 
 def level(contenders: Sequence[ModelQueue[R]], ledger: UsageLedger, credit: float, now: float) -> None:

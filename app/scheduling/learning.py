@@ -7,6 +7,9 @@ from math import inf
 #: A sample counts as at most this multiple of the estimate, so that one hiccup does not spoil it.
 OUTLIER = 1.5
 
+#: The mean deviation of costs: what it starts from, how far one dispatch moves it, and the most that one says.
+FIRST_DEVIATION, DEVIATION_ALPHA, MOST_DEVIATION = 0.03, 0.05, 0.5
+
 #: Halflives after which the ledger moves its origin: far below where 2.0 ** n overflows.
 MOST_HALFLIVES = 500.0
 
@@ -60,6 +63,8 @@ class CostBook:
         self._alpha = alpha
         self._curves: dict[str, dict[str, CostCurve]] = {}
         self._loads: dict[str, CostCurve] = {}
+        self.deviation = FIRST_DEVIATION
+        """By which part of the estimate dispatches differ from it, on average over all models."""
 
     def curve(self, model: str, variant: str) -> CostCurve:
         """The costs of one variant, which may know none yet."""
@@ -77,7 +82,11 @@ class CostBook:
 
     def observe(self, model: str, variant: str, size: int, seconds: float, now: float) -> None:
         """Learn from one successful dispatch, weight load excluded."""
-        self.curve(model, variant).observe(size, seconds, now, self._alpha)
+        curve = self.curve(model, variant)
+        learned = curve.seconds.get(size)
+        if learned:
+            self.deviation += DEVIATION_ALPHA * (min(abs(seconds / learned - 1.0), MOST_DEVIATION) - self.deviation)
+        curve.observe(size, seconds, now, self._alpha)
 
     def estimate_load(self, model: str) -> float:
         """The learned seconds of bringing the model's weights to the device; 0 while unseeded."""

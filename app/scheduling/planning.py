@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from math import inf
 from typing import TypeVar
 
@@ -9,11 +10,15 @@ from app.domain.config import ModelPolicy, SchedulerConfig
 from app.domain.model import ModelSpec
 from app.scheduling.coalescing import Sizing, plan_batch
 from app.scheduling.deadlines import release, safe_wait
+from app.scheduling.demand import Demand
+from app.scheduling.disciplines.fair import LEAST_COST
 from app.scheduling.learning import CostBook, CostCurve
-from app.scheduling.queues import ModelQueue, Plan
+from app.scheduling.plans import Menu, Offer, Plan
+from app.scheduling.queues import ModelQueue
 from app.scheduling.request import QueuedRequest
 from app.scheduling.residency import Wanted
 from app.scheduling.stats import size_class
+from app.scheduling.value import NET, ValueRule
 
 R = TypeVar("R", bound=QueuedRequest)
 
@@ -24,12 +29,18 @@ EXPLORE_SHARE = 0.1
 TRIAL_SECONDS = 1.0
 TRIAL_FACTOR = 20.0
 
+#: What a dispatch is taken to cost, when models are compared, until one was measured.
+UNSEEDED_COST = 0.01
+
+#: Where a size is settled already, or a cost unknown.
+NO_CHOICE = Menu("", (), (), (), 0)
+
 
 class Planner:
     """Plans for queues. It owns nothing: costs are the book's, memos the queues'."""
 
-    def __init__(self, config: SchedulerConfig, costs: CostBook) -> None:
-        self._sizing = config.sizing
+    def __init__(self, config: SchedulerConfig, costs: CostBook, rule: ValueRule = NET) -> None:
+        self._sizing: Sizing = "fill" if config.sizing == "value" and rule.sizes == "fill" else config.sizing
         self._costs = costs
 
     def plan(self, queue: ModelQueue[R]) -> Plan:
@@ -38,6 +49,16 @@ class Planner:
             queue.plan = self._plan(queue)
         return queue.plan
 
+    def propose(self, queue: ModelQueue[R], offer: Offer | None) -> None:
+        """Let the next plan aim at the size of an offer, or at none."""
+        if self.aim(queue) != (None if offer is None else offer.size):
+            queue.plan = None
+        queue.offer = offer
+
+    def aim(self, queue: ModelQueue[R]) -> int | None:
+        """The compiled size that value asks for."""
+        return None if queue.offer is None else queue.offer.size
+
     def load(self, queue: ModelQueue[R]) -> float:
         """Expected seconds of weight load that a dispatch pays first."""
         return self._costs.estimate_load(queue.model_id) if queue.weights != "resident" else 0.0
@@ -45,6 +66,10 @@ class Planner:
     def seconds(self, queue: ModelQueue[R]) -> float:
         """Expected seconds on the device of the planned dispatch, weight load included; 0 while nothing is known."""
         return self.load(queue) + (self.plan(queue).cost or 0.0)
+
+    def deviation(self) -> float:
+        """By which part of the estimate executions differ from it, on average."""
+        return self._costs.deviation
 
     def wanted(self, queue: ModelQueue[R]) -> Wanted:
         """What bringing the weights of a non-empty queue would be for."""
@@ -92,6 +117,20 @@ class Planner:
             return min([curve.least(1) for curve in self._costs.curves(queue.model_id)], default=0.0)
         return sum([self._least(queue, piece) for piece in pieces])
 
+    def menu(self, queue: ModelQueue[R], demand: Demand) -> Menu:
+        """What the front of a non-empty queue could be run at, where value decides."""
+        front = queue.front()
+        variant = front.merge_key.variant
+        if demand.menu is None or demand.menu.variant != variant:
+            demand.menu = self._menu(queue, variant)
+        return NO_CHOICE if front.rows > demand.menu.most or queue.retrying else demand.menu
+
+    def shortest(self, queue: ModelQueue[R], demand: Demand) -> float:
+        """Expected seconds of the shortest dispatch, weight load included; 0 while nothing is known."""
+        if demand.shortest is None:
+            demand.shortest = self.own_cost(queue, ())
+        return demand.shortest + self.load(queue)
+
     def may_err(self, queue: ModelQueue[R], variant: str | None, now: float, *, tries: bool = False) -> bool:
         """Whether the learned costs are so old that they may forbid nothing; of any variant where it is unknown.
 
@@ -111,6 +150,17 @@ class Planner:
         if errs and tries:
             queue.tried_at = now
         return errs
+
+    def _menu(self, queue: ModelQueue[R], variant: str) -> Menu:
+        sizes = queue.spec.sizes(variant)
+        costs = self._costs.curve(queue.model_id, variant).seconds
+        if not sizes or queue.policy.sizing is not None or any(size not in costs for size in sizes):
+            return Menu(variant, (), (), (), 0)
+        cap = merge_cap(queue.spec, queue.policy)
+        most = sizes[-1] if cap is None else min(cap, sizes[-1])
+        seconds = tuple(max(costs[size], LEAST_COST) for size in sizes)
+        rates = accumulate([min(size, most) / each for size, each in zip(sizes, seconds, strict=True)], max)
+        return Menu(variant, sizes, seconds, tuple(rates), most)
 
     def _least(self, queue: ModelQueue[R], piece: QueuedRequest) -> float:
         variant = piece.merge_key.variant
@@ -148,14 +198,18 @@ class Planner:
             total = sum(rows)
             size = sizes[bisect_left(sizes, total)]
             return Plan(variant, len(rows), size, total, curve.seconds.get(size), front.enqueued_at, total, True, last)
-        sizes = self._timely(queue, front, curve)
+        aim = self.aim(queue)
+        if aim is None:
+            sizes = self._timely(queue, front, curve)
         cap = merge_cap(queue.spec, queue.policy)
         room = sizes[-1] if cap is None else min(cap, sizes[-1])
         rows, closed, last = queue.leading_rows(room)
         last = inf if queue.committed else last  # those come first, whatever their place
         total = sum(rows)
         sizing = self._sizing_of(queue)
-        chosen = self._explored(queue, curve, sizes, rows[0], min(total, room)) if sizing == "cost" else None
+        explores = sizing == "cost" or aim is not None
+        explored = self._explored(queue, curve, sizes, rows[0], min(total, room)) if explores else None
+        chosen = aim if explored is None else explored
         batch = plan_batch(rows, sizes, cap=cap, sizing=sizing, cost=curve.seconds.get, chosen=chosen)
         cost = curve.seconds.get(batch.size)
         return Plan(variant, batch.take, batch.size, batch.rows, cost, front.enqueued_at, total, closed, last)
@@ -190,7 +244,7 @@ def usable_size(sizes: tuple[int, ...], cap: int | None, costs: Mapping[int, flo
     if cap is not None:
         sizes = sizes[: bisect_left(sizes, cap) + 1]  # a larger one holds no more
     filled = [(size, size if cap is None else min(size, cap)) for size in sizes]
-    if sizing == "cost" and all(size in costs for size in sizes):
+    if sizing != "fill" and all(size in costs for size in sizes):
         return min(filled, key=lambda pair: (costs[pair[0]] / pair[1], -pair[0]))
     return filled[-1]
 

@@ -4,14 +4,16 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from app.domain.config import ModelPolicy
 from app.domain.model import MergeKey, ModelSpec
+from app.scheduling.demand import Demand
 from app.scheduling.learning import LearnedReserve
+from app.scheduling.plans import Offer, Plan
 from app.scheduling.request import QueuedRequest
 from app.scheduling.retries import Retry, RetryBudget
-from app.scheduling.stats import Counters
+from app.scheduling.stats import Counters, DropReason
 
 R = TypeVar("R", bound=QueuedRequest)
 
@@ -23,25 +25,6 @@ Weights = Literal["resident", "loading", "cold"]
 SLACK = 64
 
 
-class Plan(NamedTuple):
-    """The dispatch that the front of a queue would get now."""
-
-    variant: str
-    take: int
-    size: int
-    rows: int
-    cost: float | None
-    """Learned seconds of this (variant, size); None while unseeded."""
-    oldest_enqueued_at: float
-    """Of the front request."""
-    run_rows: int
-    """Rows of the leading run with one merge key, as far as was looked."""
-    closed: bool
-    """Whether no ordinary request that arrives later could change this plan."""
-    last: float
-    """The largest place that was looked at: one behind it may leave without a change, where the plan is closed."""
-
-
 class ModelQueue(Generic[R]):
     """Requests of one model, in order of arrival. A request that leaves from the middle is only marked.
 
@@ -49,12 +32,12 @@ class ModelQueue(Generic[R]):
     """
 
     __slots__ = (
-        "_committed", "_due", "_ordinary", "_retries", "account", "committed", "counters", "credit_pending", "depth",
-        "heir", "idle_since", "model_id", "name", "plan", "policy", "reserve", "rows", "spec", "ticket", "tried_at",
-        "unserved_since", "usable", "waiting_since", "weights",
+        "_committed", "_due", "_ordinary", "_retries", "account", "committed", "counters", "credit_pending", "demand",
+        "depth", "heir", "idle_since", "model_id", "name", "offer", "plan", "policy", "reserve", "rows", "spec",
+        "ticket", "tried_at", "unserved_since", "usable", "waiting_since", "weights",
     )  # fmt: skip
 
-    def __init__(self, model_id: str, spec: ModelSpec, policy: ModelPolicy) -> None:
+    def __init__(self, model_id: str, spec: ModelSpec, policy: ModelPolicy, *, valued: bool = False) -> None:
         self.model_id = model_id
         self.name = spec.name
         self.spec = spec
@@ -70,6 +53,9 @@ class ModelQueue(Generic[R]):
         """The planner's memo, as is `usable`: (size, rows) in which an endless queue would be served, by variant and
         largest size that is in time."""
         self.usable: dict[tuple[str, int], tuple[int, int]] = {}
+        self.demand = Demand() if valued else None
+        """None where value does not decide; nor are there offers then."""
+        self.offer: Offer | None = None
         self.depth = 0
         self.committed = 0
         """How many of `depth` are committed."""
@@ -90,6 +76,15 @@ class ModelQueue(Generic[R]):
         self._retries: deque[Retry[R]] = deque()
         self._due: list[tuple[float, int, R]] = []
 
+    def inherit(self, old: "ModelQueue[R]") -> None:
+        """Go on as a new generation of the same model; what is still queued stays with the old one."""
+        self.counters, self.account, self.reserve = old.counters, old.account, old.reserve
+        self.idle_since = inf if old.depth else old.idle_since
+        if self.demand is not None and old.demand is not None:
+            self.demand.inherit(old.demand)
+        old.heir = self.model_id
+        self.replan()
+
     def adopt(self, policy: ModelPolicy) -> None:
         """Take on another policy, from the next plan on."""
         self.policy = policy
@@ -99,6 +94,8 @@ class ModelQueue(Generic[R]):
         """Forget the memos: a cost or the policy changed."""
         self.plan = None
         self.usable.clear()
+        if self.demand is not None:
+            self.demand.forget()
 
     def push(self, requests: Sequence[R]) -> None:
         """Append, and settle when each is due."""
@@ -111,6 +108,8 @@ class ModelQueue(Generic[R]):
             if request.deadline < inf:
                 request.due = request.deadline - self.reserved(request.deadline, request.enqueued_at)
                 self._watch(request)
+            if self.demand is not None:
+                self.demand.arrive(request)
             self.depth += 1
             self.rows += request.rows
             if request.committed:
@@ -133,14 +132,19 @@ class ModelQueue(Generic[R]):
                 self.rows += request.rows
                 if request.due < inf:
                     self._watch(request)
+                if self.demand is not None:
+                    self.demand.enter(request)
         self.plan = None
 
-    def discard(self, request: R) -> None:
-        """Mark one queued request as gone."""
+    def discard(self, request: R, reason: DropReason, now: float) -> None:
+        """Mark one queued request as gone, and count it."""
+        self.counters.drops[reason] += 1
         request.queued = False
         self.depth -= 1
         self.committed -= request.committed
         self.rows -= request.rows
+        if self.demand is not None:
+            self.demand.drop(request, now, late=reason == "infeasible_dispatch")
         plan = self.plan
         if plan is not None and not (plan.closed and request.place > plan.last):
             self.plan = None
@@ -160,6 +164,8 @@ class ModelQueue(Generic[R]):
             request.queued = False
             self.rows -= request.rows
             self.committed -= request.committed
+            if self.demand is not None:
+                self.demand.leave(request)
         self.depth -= len(taken)
         self.plan = None
         self._sweep()
@@ -171,6 +177,8 @@ class ModelQueue(Generic[R]):
         left += [each for part in (self._committed, self._ordinary) for each in part if each.queued]
         for request in left:
             request.queued = False
+        if self.demand is not None:
+            self.demand.clear()
         self.depth = self.committed = self.rows = 0
         self.waiting_since = inf
         self.plan = None

@@ -14,12 +14,14 @@ from app.scheduling.decision import Decision, Dispatch
 from app.scheduling.disciplines import DISCIPLINES
 from app.scheduling.learning import CostBook, UsageLedger
 from app.scheduling.planning import Planner
-from app.scheduling.queues import ModelQueue, Plan, Weights
+from app.scheduling.plans import Plan
+from app.scheduling.queues import ModelQueue, Weights
 from app.scheduling.report import Report
 from app.scheduling.request import QueuedRequest
 from app.scheduling.residency import load_order
 from app.scheduling.retries import RetryBudget, halves
 from app.scheduling.stats import DropReason, SchedulerStats, size_class
+from app.scheduling.value import NET, ValueRule
 
 __all__ = ["Decision", "Dispatch", "Scheduler"]
 
@@ -33,15 +35,15 @@ class Scheduler(Generic[R]):
     without, whoever executes a dispatch does that first.
     """
 
-    def __init__(self, config: SchedulerConfig, *, background_loads: bool = False) -> None:
+    def __init__(self, config: SchedulerConfig, *, background_loads: bool = False, rule: ValueRule = NET) -> None:
         self._config = config
         self._discipline = DISCIPLINES[config.discipline]
         self._costs = CostBook(config.cost_ema_alpha)
         self._ledger = UsageLedger(config.ema_halflife_seconds)
-        self._planner = Planner(config, self._costs)
+        self._planner = Planner(config, self._costs, rule)
         self._admission = Admission(config, self._planner)
         self._sheds = config.shed == "always" or self._discipline.by_deadline
-        self._contention = Contention(config, self._planner, self._ledger, self._sheds, background_loads)
+        self._contention = Contention(config, self._planner, self._ledger, self._sheds, background_loads, rule)
         self._queues: dict[str, ModelQueue[R]] = {}
         self._active: dict[str, ModelQueue[R]] = {}
         """Those with queued requests: a decision looks at no others."""
@@ -59,7 +61,7 @@ class Scheduler(Generic[R]):
         """Take a generation into service. Raises `ValueError` when the id is in use."""
         if model_id in self._queues:
             raise ValueError(f"model id {model_id!r} is in use")
-        self._queues[model_id] = ModelQueue(model_id, spec, policy)
+        self._queues[model_id] = ModelQueue(model_id, spec, policy, valued=self._config.sizing == "value")
 
     def remove_model(self, model_id: str) -> tuple[R, ...]:
         """Forget a generation and return what it had queued. Raises `ModelNotFound`."""
@@ -79,15 +81,11 @@ class Scheduler(Generic[R]):
     def carry_over(self, old_id: str, new_id: str) -> None:
         """Let a new generation go on with the counters, the device time used and the costs of the old one.
 
-        What is still queued stays with the old generation, which from now on counts and is reported as the new one.
-        Raises `ModelNotFound`.
+        What is queued stays with the old generation, which is reported as the new one. Raises `ModelNotFound`.
         """
         old, new = self._find(old_id), self._find(new_id)
-        new.counters, new.account, new.reserve = old.counters, old.account, old.reserve
-        new.idle_since = inf if old.depth else old.idle_since
-        old.heir = new_id
         self._costs.carry_over(old_id, new_id)
-        new.replan()
+        new.inherit(old)
 
     def set_policy(self, model_id: str, policy: ModelPolicy) -> None:
         """Change the policy, from the next decision on. Raises `ModelNotFound`."""
@@ -153,15 +151,16 @@ class Scheduler(Generic[R]):
         """What the device, which is free, does next."""
         self._busy_until = -inf
         expired = self._expire(now) if now >= self._soonest_due else []
-        while True:
-            queue, wake_at = self._contention.choose(self._active.values(), now)
-            if queue is None:
-                return Decision(None, tuple(expired), wake_at)
+        queue, wake_at = self._contention.choose(self._active.values(), now)
+        while queue is not None:
             plan = self._planner.plan(queue)
             late = self._shed(queue, plan, now) if self._sheds and not queue.retrying else None
             if not late:
                 return Decision(self._take(queue, plan, now), tuple(expired), now)
             expired += late
+            if self._planner.aim(queue) is None or not queue.depth:
+                queue, wake_at = self._contention.choose(self._active.values(), now)
+        return Decision(None, tuple(expired), wake_at)
 
     def record(self, dispatch: Dispatch[R], seconds: float, now: float, gap: float = 0.0) -> None:
         """Learn what a dispatch cost that ran: `seconds` of compute, weight load excluded. Once per dispatch.
@@ -176,6 +175,8 @@ class Scheduler(Generic[R]):
         size = size_class(rows) if exact else dispatch.size
         queue.counters.dispatched(len(dispatch.requests), rows, dispatch.size, seconds, exact=exact)
         queue.counters.gaps.observe(gap)
+        if queue.demand is not None:
+            queue.demand.answer(dispatch.requests, now)
         self._costs.observe(queue.model_id, dispatch.variant, size, seconds, now)
         self._ledger.charge(queue.account, seconds, now)
         queue.replan()
@@ -258,7 +259,7 @@ class Scheduler(Generic[R]):
         finish_at = now + self._planner.seconds(queue)
         if queue.soonest_due() > finish_at:
             return []
-        _, late = shed(queue.leading(plan.take), finish_at)
+        _, late = shed(queue.leading(plan.take + (queue.offer.late if queue.offer else 0)), finish_at)
         if late and self._planner.may_err(queue, plan.variant, now, tries=True):
             return []
         for request in late:
@@ -275,8 +276,7 @@ class Scheduler(Generic[R]):
         return expired
 
     def _drop(self, queue: ModelQueue[R], request: R, reason: DropReason, now: float) -> None:
-        queue.discard(request)
-        queue.counters.drops[reason] += 1
+        queue.discard(request, reason, now)
         self._rest_if_empty(queue, now)
 
     def _wake(self, queue: ModelQueue[R], now: float) -> None:

@@ -6,19 +6,21 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from multiprocessing.pool import Pool, ThreadPool
 from pathlib import Path
 from typing import TypeVar
 
 from load_tests.arrivals import ARRIVALS
+from load_tests.simulate.bound import most_in_time, r99_bound
 from load_tests.simulate.capacity import r99
 from load_tests.simulate.device import EXACT, Noise
 from load_tests.simulate.outcome import pooled
 from load_tests.simulate.record import read_record
 from load_tests.simulate.residency import RESIDENCIES
-from load_tests.simulate.rules import DEFAULTS, Rule, rule
+from load_tests.simulate.rules import AGAINST_VALUE, DEFAULTS, Rule, rule
 from load_tests.simulate.run import Circumstances, answer, simulate
 from load_tests.simulate.scenarios import SCENARIOS, SHARES, TIGHT, Scenario
-from load_tests.simulate.tables import Result, as_json, details, rates, shares, weights
+from load_tests.simulate.tables import Result, as_json, details, rates, shares, weights, worst
 
 T = TypeVar("T")
 
@@ -28,12 +30,13 @@ _WEIGHT_RULES = tuple(f"{each} weights={kind}" for each in ("fair", "edf") for k
 _COMMANDS = {
     "table": (SCENARIOS, DEFAULTS, [0.5, 1.0, 1.5, 2.0]),
     "r99": (SCENARIOS, DEFAULTS, []),
+    "value": (SCENARIOS, AGAINST_VALUE, [0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0]),
     "shares": (SHARES, _SHARE_RULES, [1.0]),
     "residency": (TIGHT, _WEIGHT_RULES, [0.7, 1.2]),
 }
 
 #: Those that find r99, and those that are drawn.
-_RATED, _DRAWN = {"table", "r99"}, {"table", "residency"}
+_RATED, _DRAWN = {"table", "r99", "value"}, {"table", "value", "residency"}
 
 
 class Progress:
@@ -97,8 +100,18 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join([f"{count} {name}" for name, count in sorted(counts.items())])
 
 
-def show(what: str, scenario: Scenario, results: Sequence[Result]) -> None:
-    """Print the tables of one scenario."""
+def bounds(scenario: Scenario, options: argparse.Namespace) -> list[float]:
+    """What no rule exceeds: r99, and goodput at each load."""
+    seconds = scenario.seconds * len(options.seeds)
+    goodputs = [
+        sum([most_in_time(scenario, scenario.rate * load, seed) for seed in options.seeds]) / seconds
+        for load in options.loads
+    ]
+    return [r99_bound(scenario, options.seeds), *goodputs]
+
+
+def show(what: str, scenario: Scenario, results: Sequence[Result], bound: Sequence[float]) -> None:
+    """Print the tables of one scenario; `bound` as `bounds` tells it, or empty."""
     if what == "shares":
         print(f"\n{scenario.name}: {scenario.title}\n{shares(scenario, results)}", flush=True)
         return
@@ -107,7 +120,10 @@ def show(what: str, scenario: Scenario, results: Sequence[Result]) -> None:
             head = f"{scenario.name}: {scenario.title}, at {load:g} × what it bears"
             print(f"\n{head}\n{weights(results, load)}", flush=True)
         return
-    print(f"\n{scenario.name}: {scenario.title}; nominal {scenario.rate:g} requests/s\n{rates(results)}", flush=True)
+    head = f"{scenario.name}: {scenario.title}; nominal {scenario.rate:g} requests/s"
+    print(f"\n{head}\n{rates(results, bound)}", flush=True)
+    if what == "value" and len(scenario.models) > 1:
+        print(f"\n{worst(results)}", flush=True)
     if what == "table":
         load = 1.0 if 1.0 in results[0].loads else max(results[0].loads)
         print(f"\n{scenario.name} at {scenario.rate * load:g} requests/s\n{details(results, load)}", flush=True)
@@ -145,13 +161,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         rules = [each for each in rules if each.discipline in options.discipline]
     progress = Progress(len(scenarios) * len(rules))
     results: dict[str, list[Result]] = {}
-    for scenario in scenarios:
-        found = results[scenario.name] = []
-        for each in rules:
-            progress.step(f"{scenario.name}  {each.label}")
-            found.append(measure(scenario, each, options))
-        progress.clear()
-        show(options.what, scenario, found)
+    with Pool(options.jobs) if options.jobs > 1 else ThreadPool(1) as pool:
+        for scenario in scenarios:
+            found = results[scenario.name] = []
+            asked = [pool.apply_async(measure, (scenario, each, options)) for each in rules]
+            for each, result in zip(rules, asked, strict=True):
+                progress.step(f"{scenario.name}  {each.label}")
+                found.append(result.get())
+            bound = bounds(scenario, options) if options.what == "value" else ()
+            progress.clear()
+            show(options.what, scenario, found, bound)
     write(options.out, options.what, scenarios, results)
     return 0
 
@@ -165,13 +184,18 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--discipline", type=_list(str), help="only rules of these disciplines, such as edf,fair")
     add("--rule", type=_rule, action="append", help="such as 'edf sizing=fill max_wait_ms=5'; may be repeated")
     add("--seeds", type=_list(int), default=[1, 2], help="of the arrivals (1,2)")
-    add("--loads", type=_list(float), help="multiples of the nominal rate (0.5,1,1.5,2; for residency 0.7,1.2)")
+    add(
+        "--loads",
+        type=_list(float),
+        help="multiples of the nominal rate (0.5,1,1.5,2, for value more; for residency 0.7,1.2)",
+    )
     add("--horizon-seconds", type=float, help="how long requests arrive, instead of the scenario's own")
     add("--arrivals", choices=ARRIVALS, help="instead of the scenario's own")
     add("--noise", type=_noise, default=EXACT, metavar="S[,P]", help="lognormal spread, and part that takes 3 ×")
     add("--drag", type=float, default=1.0, help="so many times as long take executions during background loads")
     add("--replay", type=Path, metavar="FILE", help="arrivals that a server put on record, instead of scenarios")
     add("--status", type=Path, metavar="FILE", help="with --replay: what that server answered to /status")
+    add("--jobs", type=int, default=1, help="processes that simulate")
     add("--out", type=Path, default=Path("load_tests/results"), help="where files go (load_tests/results)")
     options = parser.parse_args(argv)
     if (options.replay is None) != (options.status is None):

@@ -75,7 +75,9 @@ class Device:
         self.missed = 0
         """Requests that were refused, dropped or answered late."""
         kind = rule.residency if room else AllResident
-        self.scheduler: Scheduler[QueuedRequest] = Scheduler(rule.config, background_loads=kind.background_loads)
+        self.scheduler: Scheduler[QueuedRequest] = Scheduler(
+            rule.config, background_loads=kind.background_loads, rule=rule.value
+        )
         self.tallies = {model.name: Tally() for model in models}
         self._models = {model.name: model for model in models}
         self._factors = _factors(noise, seed)

@@ -14,12 +14,12 @@ from load_tests.simulate.tables import Result
 _COLUMNS = 3
 _INCHES = (6.0, 4.2)
 _COLOURS = {"fair": "tab:blue", "fifo": "tab:orange", "edf": "tab:green"}
-_OTHER = "tab:red"
+_VALUE, _OTHER = "tab:red", "tab:gray"
 _STYLES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 4)))
 
 
 def draw(path: Path, scenarios: Sequence[Scenario], results: Mapping[str, Sequence[Result]]) -> None:
-    """Write the picture: a line per rule, coloured by discipline, and a tick at its r99."""
+    """Write the picture: a line per rule, coloured by discipline or as deciding by value, and a tick at its r99."""
     columns = min(_COLUMNS, len(scenarios))
     rows = ceil(len(scenarios) / columns)
     figure = Figure(figsize=(_INCHES[0] * columns, _INCHES[1] * rows + 1.5), layout="constrained")
@@ -36,9 +36,10 @@ def draw(path: Path, scenarios: Sequence[Scenario], results: Mapping[str, Sequen
 def _panel(panel: Axes, scenario: Scenario, results: Sequence[Result]) -> None:
     seen: dict[str, int] = {}
     for result in results:
-        discipline = result.rule.discipline
+        valued = result.rule.config.sizing == "value"
+        discipline = "value" if valued else result.rule.discipline
         place = seen[discipline] = seen.get(discipline, -1) + 1
-        colour = _COLOURS.get(discipline, _OTHER)
+        colour = _VALUE if valued else _COLOURS.get(discipline, _OTHER)
         offered = [outcome.arrived / outcome.seconds for outcome in result.loads.values()]
         goodput = [outcome.goodput for outcome in result.loads.values()]
         style = _STYLES[place % len(_STYLES)]

@@ -5,7 +5,10 @@ Where weights do not fit, `weights=waiting` names another rule of residency than
 
 from typing import NamedTuple
 
+from pydantic import TypeAdapter
+
 from app.domain.config import ModelPolicy, SchedulerConfig
+from app.scheduling.value import ValueRule
 from load_tests.simulate.residency import RESIDENCIES, Background, Residency
 
 
@@ -16,6 +19,8 @@ class Rule(NamedTuple):
     config: SchedulerConfig
     policy: ModelPolicy
     residency: type[Residency] = Background
+    value: ValueRule = ValueRule()
+    """What `sizing=value` goes by."""
 
     @property
     def discipline(self) -> str:
@@ -23,25 +28,32 @@ class Rule(NamedTuple):
         return self.config.discipline
 
 
-def rule(text: str) -> Rule:
-    """A discipline, then settings of the scheduler or of every model. Raises `ValueError` naming what is wrong."""
-    discipline, *settings = text.split() or [""]
+#: Understands the parameters of `ValueRule` as texts.
+_VALUE = TypeAdapter(ValueRule)
+
+
+def rule(words: str) -> Rule:
+    """A discipline, then settings of scheduler, models or `ValueRule`. Raises `ValueError` naming what is wrong."""
+    discipline, *settings = words.split() or [""]
     config: dict[str, str] = {"discipline": discipline}
     policy: dict[str, str] = {}
-    weights = "background"
+    residency, value = "background", {}
     for setting in settings:
-        key, _, value = setting.partition("=")
+        key, _, text = setting.partition("=")
         if key == "weights":
-            weights = value
+            residency = text
+        elif key in ValueRule._fields:
+            value[key] = text
         else:
-            (config if key in SchedulerConfig.model_fields else policy)[key] = value
-    if weights not in RESIDENCIES:
-        raise ValueError(f"weights={weights}: one of {', '.join(RESIDENCIES)}")
+            (config if key in SchedulerConfig.model_fields else policy)[key] = text
+    if residency not in RESIDENCIES:
+        raise ValueError(f"weights={residency}: one of {', '.join(RESIDENCIES)}")
     return Rule(
         " ".join([discipline, *settings]),
         SchedulerConfig.model_validate(config),
         ModelPolicy.model_validate(policy),
-        RESIDENCIES[weights],
+        RESIDENCIES[residency],
+        _VALUE.validate_python(value),
     )
 
 
@@ -59,4 +71,20 @@ DEFAULTS = (
     "edf sizing=fill",
     "edf admission=floor",
     "edf max_wait_ms=5",
+)
+
+#: What net value is measured against: the plain rules of each discipline, a fixed window of 5 ms, and the defaults.
+AGAINST_VALUE = (
+    "fair shed=edf sizing=fill admission=off",
+    "fifo shed=edf sizing=fill admission=off",
+    "edf sizing=fill admission=off",
+    "fifo sizing=fill max_wait_ms=5 admission=off",
+    "fair",
+    "fair admission=predict",
+    "edf",
+    "edf admission=floor",
+    "edf max_wait_ms=5",
+    "edf sizing=value rise=0 despair=0",
+    "edf sizing=value",
+    "fair sizing=value",
 )

@@ -42,8 +42,8 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def rates(results: Sequence[Result]) -> str:
-    """Per rule: r99, and goodput at each load."""
+def rates(results: Sequence[Result], bound: Sequence[float] = ()) -> str:
+    """Per rule: r99, and goodput at each load; last the `bound` of both, where it is known."""
     loads = list(results[0].loads)
     heads = ["rule", "r99", "r99 worst", *[f"goodput ×{load:g}" for load in loads]]
     rows = []
@@ -51,7 +51,15 @@ def rates(results: Sequence[Result]) -> str:
         every, worst = result.r99 or (float("nan"), float("nan"))
         goodputs = [f"{outcome.goodput:.0f}" for outcome in result.loads.values()]
         rows.append([result.rule.label, f"{every:.0f}", f"{worst:.0f}", *goodputs])
+    if bound:
+        rows.append(["no rule exceeds", f"{bound[0]:.0f}", "", *[f"{goodput:.0f}" for goodput in bound[1:]]])
     return table(heads, rows)
+
+
+def worst(results: Sequence[Result]) -> str:
+    """Per rule: the part in time of the model that fared worst, at each load."""
+    heads = ["worst model in time", *[f"×{load:g}" for load in results[0].loads]]
+    return table(heads, [[r.rule.label, *[_percent(each.worst) for each in r.loads.values()]] for r in results])
 
 
 def details(results: Sequence[Result], load: float) -> str:

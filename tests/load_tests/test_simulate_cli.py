@@ -114,3 +114,12 @@ def test_a_rule_is_a_configuration_and_a_policy():
     assert made.label == "edf sizing=fill admission=predict max_wait_ms=2.5 reserve_ms=1"
     assert (made.config.discipline, made.config.sizing, made.config.admission) == ("edf", "fill", "predict")
     assert (made.policy.max_wait_ms, made.policy.reserve_ms) == (2.5, 1.0)
+
+
+def test_value_is_set_against_the_others_with_the_bound_and_the_worst_model(tmp_path, capsys):
+    asked = ["value", "--scenario", "S1,C2", "--rule", "edf", "--rule", "edf sizing=value rise=0.5", "--loads", "1,2"]
+    assert main([*asked, "--jobs", "2", "--out", str(tmp_path), *QUICK]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("no rule exceeds") == 2
+    assert printed.count("worst model in time") == 1  # S1 has one model
+    assert (tmp_path / "simulate_value.png").read_bytes().startswith(PNG)

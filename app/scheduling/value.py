@@ -1,0 +1,165 @@
+"""Net value: what a dispatch answers in time, less what it makes others miss, per second of the device."""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from math import inf
+from typing import Literal, NamedTuple
+
+from app.scheduling.demand import Demand
+from app.scheduling.disciplines.fair import LEAST_COST
+from app.scheduling.plans import Menu, Offer
+
+
+class ValueRule(NamedTuple):
+    """The parameters of the rule. With those of `AS_FILL` it is `sizing: fill`, decision for decision."""
+
+    sizes: Literal["net", "fill"] = "net"
+    """Which compiled sizes are compared: all, or the one alone that `fill` would take."""
+    ahead: float = 1.0
+    """How much the requests count that a dispatch makes late, against those that it answers."""
+    stand_back: float = 0.2
+    """Models whose best dispatch is worth less than this part of the best one stand back."""
+    guard: float = 1.0
+    """By how many mean deviations of costs a dispatch is taken to last longer than was learned."""
+    misses_free: float = 0.1
+    """Where this part of all requests is missed, skipping one's own late fronts costs nothing any more."""
+    rise: float = 0.5
+    """How steeply the price of a model's requests rises with the part of them that it misses."""
+    rise_from: float = 0.01
+    """The part at which that begins to show."""
+    despair: float = 4.0
+    """How much steeper where little is left in time: the price is divided by the part in time to this power."""
+    protect: float = 4.0
+    """By what a model below its share is dearer to one above it, under `fair`."""
+    patience: float = 1.0
+    """Seconds after which a contender that was not served is served next, if its dispatch takes a twentieth of that."""
+    latest_start: bool = True
+    """Whether `edf` orders by when a dispatch must begin, instead of by when it is due."""
+
+
+NET = ValueRule()
+
+#: Nothing is looked at but what `fill` would do.
+AS_FILL = ValueRule("fill", ahead=0.0, stand_back=0.0, patience=inf, latest_start=False)
+
+#: So many models are looked at that lose first when another runs; what follows would hardly matter.
+MOST_URGENT = 8
+
+#: Rates fade, but for so many seconds they are taken as they were.
+RATE_HOLDS = 0.1
+
+#: A model that misses nearly everything does not count for more than at this part.
+MOST_MISSED = 0.9
+
+#: A contender is overdue after so many times what its dispatch takes, however long that is.
+PERIODS = 20.0
+
+
+def price(rule: ValueRule, value: float, missed: float) -> float:
+    """What one answer in time is worth: `value`, and the more, the larger the part is that the model `missed` of late.
+
+    A model that costs the device little misses little, whatever its price; between those that cost much, this is what
+    keeps one of them from having to go without so that the others fare a little better.
+    """
+    missed = min(missed, MOST_MISSED)
+    return float(value * (1.0 + missed / rule.rise_from) ** rule.rise / (1.0 - missed) ** rule.despair)
+
+
+class Stake:
+    """What one model has queued, and can lose while another runs. Seconds."""
+
+    __slots__ = ("below_share", "budget", "coming", "dues", "gone", "holds_until", "price", "reach", "soonest")
+
+    def __init__(self, demand: Demand, now: float, price: float, reach: float) -> None:
+        self.dues = dues = demand.dues
+        self.reach = reach
+        """What its shortest dispatch takes: what is due sooner after an execution is lost."""
+        self.price = price
+        self.coming = demand.rate(now) * price
+        self.budget = demand.budget - reach
+        """An execution that is longer loses some of those that are to come."""
+        self.gone = bisect_left(dues, now + reach) if dues else 0
+        """How many of the queued are lost already."""
+        self.soonest = dues[self.gone] - reach if self.gone < len(dues) else inf
+        """The instant at which another is lost, and until which this holds if nothing else happens."""
+        self.holds_until = min(self.soonest, now + RATE_HOLDS)
+        self.below_share = False
+        demand.watched, demand.changed = self.gone, False
+
+
+class Outlook:
+    """What is at stake at one instant, by which dispatches are valued."""
+
+    def __init__(self, rule: ValueRule, stakes: Iterable[Stake], now: float, *, guard: float, skip: float) -> None:
+        self._rule = rule
+        self._now = now
+        self._guard = guard
+        self._skip = skip
+        urgency = [
+            (stake.soonest - now if stake.soonest - now < stake.budget else stake.budget, place, stake)
+            for place, stake in enumerate(stakes)
+        ]
+        self._urgent = [(first, stake) for first, _, stake in sorted(urgency)[:MOST_URGENT]]
+        """Whom an execution of more than so many seconds costs something; the most urgent first."""
+
+    def offer(self, stake: Stake, menu: Menu, most: int, each: float, load: float) -> Offer | None:
+        """The best dispatch of a model: at one of the sizes of its menu, of `most` rows, requests having `each` rows.
+
+        What counts are requests, not rows, as if all were as large; None where none could be answered in time.
+        """
+        now, dues, guard = self._now, stake.dues, self._guard
+        depth = len(dues)
+        ahead, sizes, seconds_of, rates = self._rule.ahead, menu.sizes, menu.seconds, menu.rates
+        found, value = None, -inf
+        most = min(most, int(depth * each + 0.5))
+        for place in range(min(bisect_left(sizes, most), len(sizes) - 1), -1, -1):
+            if value * each >= rates[place] * stake.price:
+                break  # no smaller one can be better
+            seconds = seconds_of[place] * guard + load
+            end = now + seconds
+            late = bisect_left(dues, end) if dues[0] < end else 0
+            fits = int(min(sizes[place], most) / each) or 1
+            served = min(fits, depth - late)
+            if served <= 0:
+                continue
+            net = served * stake.price
+            if ahead:
+                net -= ahead * self._lost(stake, served, late, seconds)
+            if net > value * seconds:
+                value, found = net / seconds, (sizes[place], late, seconds)
+            elif found is not None:
+                break  # what a size gains and what it loses both grow with it, so there is one summit
+        return None if found is None else self._made(stake, *found, value)
+
+    def only(self, stake: Stake, requests: int, seconds: float) -> Offer:
+        """The dispatch of a model that has no choice, or nothing to offer that would be in time."""
+        seconds = max(seconds * self._guard, LEAST_COST)
+        late = bisect_left(stake.dues, self._now + seconds)
+        served = min(requests, len(stake.dues) - late)
+        if served <= 0:
+            return Offer(None, 0, stake.dues[0], seconds, -inf)
+        net = served * stake.price - self._rule.ahead * self._lost(stake, served, late, seconds)
+        return self._made(stake, None, late, seconds, net / seconds)
+
+    def _made(self, stake: Stake, size: int | None, late: int, seconds: float, value: float) -> Offer:
+        if self._rule.latest_start:
+            return Offer(size, late, stake.dues[late] - seconds, seconds, value)
+        return Offer(size, 0, stake.dues[0], seconds, value)
+
+    def _lost(self, stake: Stake, served: int, late: int, seconds: float) -> float:
+        """The worth of what an execution of so many seconds makes late, queued or still to come."""
+        end = self._now + seconds
+        behind = 0
+        if late + served < len(stake.dues):
+            behind = max(bisect_left(stake.dues, end + stake.reach) - late - served, 0)
+        lost = stake.price * ((late - stake.gone) * self._skip + behind)
+        for first, other in self._urgent:
+            if first >= seconds:
+                break
+            here = 0.0
+            if other is not stake:
+                here = other.price * (bisect_left(other.dues, end + other.reach) - other.gone)
+            if seconds > other.budget:
+                here += other.coming * (seconds - other.budget)
+            lost += here * self._rule.protect if other.below_share and not stake.below_share else here
+        return lost

@@ -1,0 +1,229 @@
+"""Net value: who stands back, at which size, at which price; and that it starves nobody."""
+
+from math import inf
+
+import pytest
+
+from app.domain.config import ModelPolicy, SchedulerConfig
+from app.domain.errors import DeadlineInfeasible
+from app.scheduling.demand import Demand
+from app.scheduling.request import QueuedRequest
+from app.scheduling.scheduler import Scheduler
+from app.scheduling.value import ValueRule, price
+from load_tests.identity import differing
+from load_tests.simulate.rules import rule
+from load_tests.simulate.run import simulate
+from load_tests.simulate.scenarios import SCENARIOS
+from tests.builders import request, spec
+from tests.scheduling.simulation import burst, push, scheduler, seed, served
+
+PLAIN = ValueRule(rise=0.0, despair=0.0)
+SIZES = (1, 2, 4, 8)
+
+
+def valued(*models, policies=None, costs=None, value=PLAIN, sizes=SIZES, **config):
+    """A scheduler whose models cost 10 ms, whatever the size, unless told otherwise."""
+    made: Scheduler[QueuedRequest] = Scheduler(
+        SchedulerConfig(**{"discipline": "edf", "sizing": "value", "admission": "off", **config}), rule=value
+    )
+    for name in models or ("m",):
+        made.add_model(name, spec(name, sizes=sizes), (policies or {}).get(name, ModelPolicy()))
+        seed(made, name, (costs or {}).get(name, dict.fromkeys(sizes, 0.01)))
+    return made
+
+
+def run(made, now, seconds=None):
+    """Let one dispatch run for as long as it was expected to, or so long; (its model, the instant it ends)."""
+    dispatch = made.next_decision(now).dispatch
+    if dispatch is None:
+        return None, now
+    if seconds is None:
+        seconds = made.stats(now).models[dispatch.model_id].costs["default", dispatch.size]
+    made.record(dispatch, seconds, now + seconds)
+    return dispatch, now + seconds
+
+
+# sizes
+
+
+def test_a_batch_is_kept_small_enough_for_the_requests_of_another_model():
+    """Alone it runs eight at a time; with a tight deadline elsewhere only as many as leave it enough time."""
+    costs = {size: 0.01 * size for size in SIZES}
+    made = valued("big", "small", costs={"big": costs})
+    push(made, *burst(8, "big", deadline=10.0))
+    push(made, *burst(3, "small", deadline=0.055))
+    plain = scheduler(spec("big", sizes=SIZES), discipline="edf", sizing="fill")
+    seed(plain, "big", costs)
+    push(plain, *burst(8, "big", deadline=10.0))
+    assert len(served(plain.next_decision(0.0))) == 8
+    first = made.next_decision(0.0).dispatch
+    assert first.model_id == "small" or first.size <= 4
+
+
+def test_what_is_expected_to_come_counts_as_what_is_queued():
+    """Requests of 20 ms that come every 5 ms forbid a batch of 80 ms, though none is queued now."""
+    made = valued("big", "small", costs={"big": {size: 0.0098 * size + 0.0002 for size in SIZES}})
+    now = 0.0
+    for _ in range(40):
+        push(made, request("small", enqueued_at=now, deadline=now + 0.04), now=now)
+        _, _ = run(made, now, 0.001)
+        now += 0.005
+    push(made, *burst(8, "big", now=now, deadline=now + 10.0), now=now)
+    assert made.next_decision(now).dispatch.size < 8
+
+
+def test_without_deadlines_the_size_is_that_of_least_cost_per_row():
+    made = valued(costs={"m": {1: 0.01, 2: 0.011, 4: 0.012, 8: 0.1}})
+    push(made, *burst(8))
+    assert made.next_decision(0.0).dispatch.size == 4
+
+
+@pytest.mark.parametrize("own", ["fill", "cost"])
+def test_a_model_may_have_a_sizing_of_its_own(own):
+    made = valued(policies={"m": ModelPolicy(sizing=own)})
+    push(made, *burst(8))
+    assert made.next_decision(0.0).dispatch.size == 8
+
+
+def test_only_requests_with_one_merge_key_count_as_one_batch():
+    """A queue of requests that cannot merge is worth what one of them is, so it stands back."""
+    made = valued("mixed", "plain", policies={"mixed": ModelPolicy(value=0.9)})
+    keys = [request("mixed", deadline=5.0).merge_key._replace(extents=(n,)) for n in range(8)]
+    push(made, *[request("mixed", deadline=5.0, key=key) for key in keys])
+    push(made, *burst(8, "plain", deadline=9.0))
+    assert made.next_decision(0.0).dispatch.model_id == "plain"
+
+
+# who stands back
+
+
+def test_a_model_worth_little_for_its_time_stands_back_until_it_would_be_late():
+    made = valued("dear", "cheap", policies={"dear": ModelPolicy(value=0.1)})
+    push(made, request("dear", deadline=0.5), *burst(8, "cheap", deadline=5.0))
+    assert made.next_decision(0.0).dispatch.model_id == "cheap"
+
+
+def test_the_value_of_a_model_decides_which_of_two_is_given_up():
+    for favoured, other in (("a", "b"), ("b", "a")):
+        made = valued("a", "b", policies={favoured: ModelPolicy(value=10.0)})
+        push(made, *[request(name, deadline=0.015) for name in "ab"])
+        assert made.next_decision(0.0).dispatch.model_id == favoured
+        assert made.stats(0.0).models[other].queue_depth == 1
+
+
+def test_a_load_that_a_dispatch_would_wait_for_counts_as_its_time():
+    made = valued("cold", "warm")
+    made.record_load("cold", 0.5, 0.0)
+    made.set_weights("cold", "cold")
+    push(made, *burst(2, "cold", deadline=0.6), *burst(2, "warm", deadline=0.62))
+    assert made.next_decision(0.0).dispatch.model_id == "warm"
+
+
+def test_under_fair_a_model_below_its_share_does_not_stand_back():
+    made = valued("rare", "busy", policies={"rare": ModelPolicy(value=0.01)}, discipline="fair")
+    now, seen = 0.0, set()
+    for _ in range(60):
+        push(made, *burst(8, "busy", now=now, deadline=now + 1.0), request("rare", enqueued_at=now, deadline=now + 1.0))
+        dispatch, now = run(made, now)
+        seen.add(dispatch.model_id)
+    assert seen == {"rare", "busy"}
+
+
+# prices
+
+
+def test_a_price_rises_with_the_part_that_is_missed_and_is_the_value_without():
+    prices = [price(ValueRule(), 2.0, part / 10) for part in range(11)]
+    assert prices[0] == 2.0
+    assert prices == sorted(prices)
+    assert prices[3] > 20 * prices[0]
+    assert price(PLAIN, 2.0, 0.5) == 2.0
+    assert price(ValueRule(), 1.0, 1.0) < inf
+
+
+def test_what_was_missed_fades_and_few_requests_say_little():
+    demand = Demand()
+    for _ in range(10):
+        demand.refuse(0.0)
+    much = demand.missed
+    demand.arrive(request(enqueued_at=0.0))  # no deadline: nobody can miss it
+    assert demand.missed == much > 0.7
+    few = Demand()
+    few.refuse(0.0)
+    assert few.missed < 0.3
+    late = request(enqueued_at=20.0, deadline=21.0)
+    late.due = 21.0
+    demand.arrive(late)
+    assert demand.missed < 0.01
+
+
+def test_a_model_that_misses_gets_a_better_price_in_the_scheduler():
+    """Of two models of one cost in overload, none is given up altogether, whatever their deadlines."""
+    worst = simulate(SCENARIOS["M1"], rule("edf sizing=value"), 4000.0, 5).worst
+    given_up = simulate(SCENARIOS["M1"], rule("edf sizing=value rise=0 despair=0"), 4000.0, 5).worst
+    assert worst > given_up + 0.05
+
+
+# what holds whatever happens
+
+
+@pytest.mark.parametrize("name", ["M1", "C2", "S3"])
+def test_more_is_answered_in_time_than_under_edf_and_the_same_every_time(name):
+    scenario = SCENARIOS[name]
+    runs = [simulate(scenario, rule("edf sizing=value"), 1.5 * scenario.rate, 7) for _ in range(2)]
+    best = simulate(scenario, rule("edf"), 1.5 * scenario.rate, 7)
+    assert [model.in_time for model in runs[0].models] == [model.in_time for model in runs[1].models]
+    assert runs[0].in_time > best.in_time
+
+
+def test_with_the_parameters_of_fill_it_decides_as_edf_with_fill():
+    """`python -m load_tests identity` compares a hundred thousand states."""
+    assert differing(4000) is None
+
+
+def test_other_parameters_decide_otherwise(monkeypatch):
+    monkeypatch.setattr("load_tests.identity.AS_FILL", ValueRule())
+    assert differing(1000) is not None
+
+
+@pytest.mark.parametrize("discipline", ["fair", "fifo", "edf"])
+def test_nobody_waits_longer_than_a_second_and_a_dispatch_of_each_who_waits_longer(discipline):
+    """Three models of which one is worth next to nothing and has no deadlines: always queued, served all the same.
+
+    The bound: a second, or twenty times what its dispatch takes, and one dispatch of each of the others.
+    """
+    costs = {"worthless": dict.fromkeys(SIZES, 0.04)}
+    policies = {"worthless": ModelPolicy(value=1e-6)}
+    made = valued("a", "b", "worthless", policies=policies, costs=costs, discipline=discipline)
+    now, served_at, longest = 0.0, 0.0, 0.0
+    push(made, *burst(8, "worthless"))
+    for _ in range(1500):
+        push(made, *burst(4, "a", now=now, deadline=now + 0.2), *burst(4, "b", now=now, deadline=now + 0.3), now=now)
+        dispatch, end = run(made, now)
+        if dispatch.model_id == "worthless":
+            longest = max(longest, now - served_at)
+            served_at = end
+            push(made, *burst(8, "worthless", now=end), now=end)
+        now = end
+    longest = max(longest, now - served_at)
+    assert 0.0 < longest <= 1.0 + 3 * 0.04
+
+
+def test_admission_under_value_refuses_what_no_order_could_save_and_no_more():
+    made = valued("m", admission=None)
+    push(made, *burst(64, deadline=0.05))
+    made.enqueue([request("m", deadline=0.05)], 0.0)
+    with pytest.raises(DeadlineInfeasible):
+        made.enqueue([request("m", deadline=0.005)], 0.0)
+
+
+def test_a_reload_goes_on_with_what_was_asked_of_the_model():
+    made = valued("old", "new")
+    for step in range(20):
+        push(made, request("old", enqueued_at=step / 100, deadline=step / 100 + 1), now=step / 100)
+    made.carry_over("old", "new")
+    push(made, request("new", enqueued_at=0.2, deadline=1.2), now=0.2)
+    old, new = (made._queues[name].demand for name in ("old", "new"))
+    assert new.rate(0.2) > old.rate(0.2) > 0.0
+    assert len(old.dues) == 20
+    assert len(new.dues) == 1
