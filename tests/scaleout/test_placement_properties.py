@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.scaleout.placement import Demand, Rules, place, replica_count
+from app.scaleout.placement import Demand, Rules, exact, place, replica_count
 
 WORKERS = st.integers(1, 4).map(lambda count: [f"w{number}" for number in range(count)])
 LOADS = st.one_of(st.sampled_from([0.0, 0.1, 0.2, 0.3, 0.5]), st.floats(0, 1.5))
@@ -53,8 +53,7 @@ def test_no_worker_gets_more_than_its_room_while_another_has_room(situation):
     asked, budgets, rules, previous = situation
     placed = place(asked, budgets, rules, previous)
     used = dict.fromkeys(budgets, 0)
-    order = sorted(asked, key=lambda m: (-placed.demands[m].load, -asked[m].nbytes, m))
-    for model in sorted(order, key=lambda m: -round(placed.demands[m].load * 1e9)):
+    for model in sorted(asked, key=lambda m: (-exact(placed.demands[m].load), -asked[m].nbytes, m)):
         need = asked[model].nbytes
         with_room = {w for w, budget in budgets.items() if budget <= 0 or used[w] + need <= budget}
         chosen = set(placed.homes[model])
