@@ -31,7 +31,7 @@ class AccessGate:
                 self._access.check(door_of(get_route_path(scope), scope["method"]), given)
             except ServingError as error:
                 reply = error_reply(error)
-                reply.fresh = ((b"x-request-id", request_id),)
+                reply.fresh, reply.values = (b"x-request-id",), (request_id,)
                 await send_reply(reply, send)
                 return
             send = _identifying(send, request_id)

@@ -72,7 +72,7 @@ class ModelSpec:
     expose: bool | None = None
     """Whether clients may ask for it; None: unless a meta model calls it."""
 
-    @property
+    @cached_property
     def is_meta(self) -> bool:
         """Whether this is Python between models, with no graph of its own."""
         return self.meta_models is not None
@@ -128,11 +128,11 @@ class ModelSpec:
 
     def sizes(self, variant: str) -> tuple[int, ...]:
         """The compiled batch sizes of a variant, ascending; empty where it runs at the exact row count."""
-        return self.variants_by_key[variant].compiled_sizes if self.coalescible else ()
+        return self._sizes[variant]
 
     def largest(self, variant: str) -> int | None:
         """The largest compiled size of a variant; None where it runs at the exact row count."""
-        sizes = self.sizes(variant)
+        sizes = self._sizes[variant]
         return sizes[-1] if sizes else None
 
     def check_text(self, tensors: Tensors) -> None:
@@ -152,24 +152,19 @@ class ModelSpec:
 
         Raises `InvalidRequest` when the inputs disagree, or when there are no rows.
         """
-        rows: int | None = None
-        first = ""
-        for spec in self._batched_inputs:
-            actual = tensors[spec.name].shape[spec.batch_axis or 0]
-            if rows is None:
-                rows, first = actual, spec.name
-            elif actual != rows:
+        batched = self._batched_inputs
+        if not batched:
+            return 1
+        first, axis = batched[0]
+        rows: int = tensors[first].shape[axis]
+        for name, axis in batched[1:]:
+            if (actual := tensors[name].shape[axis]) != rows:
                 raise InvalidRequest(
-                    f"input {spec.name!r} has batch size {actual}, which does not match the {rows} of input {first!r}"
+                    f"input {name!r} has batch size {actual}, which does not match the {rows} of input {first!r}"
                 )
         if rows == 0:
             raise InvalidRequest(f"input {first!r} has 0 rows: a request needs at least one", reason="empty_batch")
-        return 1 if rows is None else rows
-
-    def client_rows(self, tensors: Tensors) -> int:
-        """How many rows a client sent, by its first input that has a batch; 1 without any."""
-        place = self._client_batch
-        return 1 if place is None else tensors[place[0]].shape[place[1]]
+        return rows
 
     def merge_key(self, tensors: Tensors, token: int) -> MergeKey:
         """The merge key of validated executable inputs; `token` (nonzero, unique) marks one that never merges.
@@ -208,12 +203,12 @@ class ModelSpec:
         return str([variant.dims.get((name, axis), extent) for axis, extent in enumerate(shape)])
 
     @cached_property
-    def _client_batch(self) -> tuple[str, int] | None:
-        return next(((spec.name, axis) for spec in self.client_inputs if (axis := spec.batch_axis) is not None), None)
+    def _batched_inputs(self) -> tuple[tuple[str, int], ...]:
+        return tuple([(spec.name, spec.batch_axis) for spec in self.inputs if spec.batch_axis is not None])
 
     @cached_property
-    def _batched_inputs(self) -> tuple[TensorSpec, ...]:
-        return tuple(spec for spec in self.inputs if spec.batch_axis is not None)
+    def _sizes(self) -> Mapping[str, tuple[int, ...]]:
+        return {each.key: each.compiled_sizes if self.coalescible else () for each in self.variants}
 
     @cached_property
     def _simple_key(self) -> MergeKey | None:

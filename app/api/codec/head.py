@@ -23,7 +23,7 @@ _MEMBERS = ("id", "parameters", "inputs", "outputs")
 class Plan:
     """A request without its binary bytes: `arrays` are the inputs that came as JSON, `slots` say where the others are.
 
-    `size` is the length that the whole body must have.
+    `size` is the length that the whole body must have; `rows` is the one row count of all inputs.
     """
 
     id: str | None
@@ -34,6 +34,7 @@ class Plan:
     arrays: dict[str, Array]
     slots: tuple[Slot, ...]
     size: int
+    rows: int
 
     def check_size(self, size: int) -> None:
         """Raise `InvalidRequest` for a body of `size` bytes that is shorter or longer than announced."""
@@ -67,7 +68,7 @@ def parse_head(document: Buffer, start: int, spec: ModelSpec) -> Plan:
         raise InvalidRequest(f"'id' must be a string, got {show(identifier)}")
     parameters = request_parameters(head)
     outputs = read_outputs(head, spec, parameters.binary_default)
-    arrays, slots = read_inputs(head.get("inputs"), start, spec)
+    arrays, slots, rows = read_inputs(head.get("inputs"), start, spec)
     return Plan(
         id=identifier or None,
         parameters=parameters.rest,
@@ -77,6 +78,7 @@ def parse_head(document: Buffer, start: int, spec: ModelSpec) -> Plan:
         arrays=arrays,
         slots=slots,
         size=slots[-1].stop if slots else start,
+        rows=rows,
     )
 
 
@@ -104,7 +106,7 @@ def plan_raw(size: int, spec: ModelSpec) -> Plan:
             f"{show_shape(declared.shape)}"
         )
     slot = Slot(declared.name, declared.dtype, shape, 0, size, unpack)
-    return Plan(None, {}, None, True, None, {}, (slot,), size)
+    return Plan(None, {}, None, True, None, {}, (slot,), size, 1)
 
 
 def _infer_extent(shape: tuple[int, ...], size: int, declared: TensorSpec) -> tuple[int, ...]:

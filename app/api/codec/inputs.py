@@ -32,8 +32,8 @@ class _Announced(NamedTuple):
         return len(self.sent) != len(self.shape)
 
 
-def read_inputs(items: object, start: int, spec: ModelSpec) -> tuple[dict[str, Array], tuple[Slot, ...]]:
-    """The inputs that came as JSON, and where in the body (from byte `start` on) the others are.
+def read_inputs(items: object, start: int, spec: ModelSpec) -> tuple[dict[str, Array], tuple[Slot, ...], int]:
+    """The inputs that came as JSON, where in the body (from byte `start` on) the others are, and how many rows.
 
     Raises `InvalidRequest` naming the input, what was expected and what was given.
     """
@@ -56,8 +56,7 @@ def read_inputs(items: object, start: int, spec: ModelSpec) -> tuple[dict[str, A
             slots.append(_slot(announced, start, size))
             start += size
     _check_complete(shapes, spec)
-    _check_rows(shapes, spec)
-    return arrays, tuple(slots)
+    return arrays, tuple(slots), _rows(shapes, spec)
 
 
 def _announced(item: dict[str, Any], name: str, spec: ModelSpec) -> _Announced:
@@ -140,12 +139,13 @@ def _check_complete(shapes: dict[str, tuple[int, ...]], spec: ModelSpec) -> None
         )
 
 
-def _check_rows(shapes: dict[str, tuple[int, ...]], spec: ModelSpec) -> None:
+def _rows(shapes: dict[str, tuple[int, ...]], spec: ModelSpec) -> int:
+    """The one row count of the inputs that have a batch; 1 without any."""
     batched = [
         (each.name, shapes[each.name][each.batch_axis]) for each in spec.client_inputs if each.batch_axis is not None
     ]
     if not batched:
-        return
+        return 1
     first, rows = batched[0]
     for name, actual in batched:
         if actual != rows:
@@ -154,6 +154,7 @@ def _check_rows(shapes: dict[str, tuple[int, ...]], spec: ModelSpec) -> None:
             )
     if rows == 0:
         raise InvalidRequest(f"input {first!r} has 0 rows: a request needs at least one", reason="empty_batch")
+    return rows
 
 
 def _wire_shape(declared: TensorSpec) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import weakref
 
 import pytest
 
@@ -128,6 +129,15 @@ async def test_a_line_break_after_a_body_is_no_part_of_the_next_head(fast):
     for _ in range(3):
         await client.send(request(b"ab\r\n\r\n") + b"\r\n")
         assert (await client.response()).body == b"ab\r\n\r\n"
+
+
+async def test_a_connection_that_waits_holds_nothing_of_its_last_request(fast):
+    client = await fast.connect()
+    for number in range(3):  # the first is parsed, the others are known by their bytes
+        assert (await client.ask(request(b"x"))).status == 200
+        assert len(fast.connections) == 1
+        ticket = weakref.ref(fast.handler.tickets.pop())
+        assert ticket() is None, number
 
 
 async def test_a_repeated_refusal_is_refused(fast):
