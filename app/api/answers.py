@@ -18,11 +18,11 @@ JOIN_BYTES = 65_536
 
 AsgiRequest = tuple[RequestResponseCycle, ASGI3Application]
 
-# The end of a head, by whether the connection ends with it and whether an HTTP/1.0 client is told that it does not.
+# The end of a head, by whether a client is told that the connection ends with it, or one of HTTP/1.0 that it does not.
 _LAST_LINES = {
-    (False, False): b"content-length: %d\r\n\r\n",
-    (False, True): b"content-length: %d\r\nconnection: keep-alive\r\n\r\n",
-    (True, False): b"content-length: %d\r\nconnection: close\r\n\r\n",
+    (False, False): b"\r\n",
+    (False, True): b"connection: keep-alive\r\n\r\n",
+    (True, False): b"connection: close\r\n\r\n",
 }
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -49,9 +49,10 @@ class Answers:
         self._hang_up = hang_up
         self._waiting: deque[Exchange | AsgiRequest] = deque()
         self._story: Story[Reply] | None = None
-        self._headers: HeaderList | None = None  # what `_lines` was made of
+        self._headers: HeaderList | None = None  # what `_form` was made of, as are the next two
+        self._fresh: tuple[bytes, ...] = ()
         self._defaults: HeaderList | None = None
-        self._lines = b""
+        self._form = b""
         self._says_close = False
         self._held = 0  # bytes of the last answer that the client was slow to take
         self._advancing = False
@@ -194,6 +195,7 @@ class Answers:
         if reply is None:
             self._transport.close()  # cancelled
             return
+        exchange.ticket = None  # the exchange may wait for the next request: it holds nothing of this one
         self.respond(exchange, reply)
         if self._waiting:
             self.advance()
@@ -204,7 +206,11 @@ class Answers:
         if self._transport.is_closing():
             return
         self._state.total_requests += 1
-        if reply.headers is not self._headers or self._state.default_headers is not self._defaults:
+        if (
+            reply.headers is not self._headers
+            or reply.fresh is not self._fresh
+            or self._state.default_headers is not self._defaults
+        ):
             self._open(reply)
         body = reply.body
         if len(body) == 1 and type(body[0]) is bytes:
@@ -212,13 +218,13 @@ class Answers:
         else:
             size = sum([buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in body])
         ends = not exchange.keep_alive or self._says_close or (self.draining and not self._waiting)
-        head = [STATUS_LINE[reply.status], self._lines, *[b"%b: %b\r\n" % header for header in reply.fresh]]
-        head.append(_LAST_LINES[ends and not self._says_close, exchange.old and not ends] % size)
+        last = _LAST_LINES[ends and not self._says_close, exchange.old and not ends]
+        head = STATUS_LINE[reply.status], self._form % (*reply.values, size), last
         if size <= JOIN_BYTES:
-            self._transport.write(b"".join([*head, *reply.body]))
+            self._transport.write(b"".join([*head, *body]))
         else:
             # An empty view may have a shape that transports do not take.
-            self._transport.writelines([b"".join(head), *[buffer for buffer in reply.body if len(buffer)]])
+            self._transport.writelines([b"".join(head), *[buffer for buffer in body if len(buffer)]])
             if self._flow.write_paused:
                 self._hold(self._transport.get_write_buffer_size())
         if self._connection.access_log and exchange.target:
@@ -235,10 +241,11 @@ class Answers:
             self._held = nbytes
 
     def _open(self, reply: Reply) -> None:
-        """Make the header lines that stay the same from answer to answer."""
-        self._headers, self._defaults = reply.headers, self._state.default_headers
+        """Make the form of the header lines, which stays the same from answer to answer: one `%` fills it in."""
+        self._headers, self._fresh, self._defaults = reply.headers, reply.fresh, self._state.default_headers
         headers = [*self._defaults, *self._headers]
-        self._lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+        lines = b"".join([b"%b: %b\r\n" % header for header in headers]).replace(b"%", b"%%")
+        self._form = lines + b"".join([name + b": %b\r\n" for name in self._fresh]) + b"content-length: %d\r\n"
         self._says_close = (b"connection", b"close") in headers
 
     def _log(self, exchange: Exchange, status: int) -> None:

@@ -122,7 +122,8 @@ async def _until_gone(receive: Receive) -> None:
 async def send_reply(reply: Reply, send: Send, *, ends: bool = False) -> None:
     """Send a complete reply through ASGI; `ends` asks the server to close the connection after it."""
     size = sum(buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in reply.body)
-    headers = [*reply.headers, *reply.fresh, (b"content-length", b"%d" % size)]
+    fresh = zip(reply.fresh, reply.values, strict=True)
+    headers = [*reply.headers, *fresh, (b"content-length", b"%d" % size)]
     if ends:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})

@@ -180,12 +180,14 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The head of the last request, to be known again by its bytes. `size` counts the body too."""
+    """The head of the last request, to be known again by its bytes. `size` counts the body too.
+
+    The same `exchange` stands for one request after the other: each has its answer before the next is read.
+    """
 
     raw: bytes
     size: int
-    head: RequestHead
-    target: bytes
+    exchange: Exchange
 
     @classmethod
     def of(cls, exchange: Exchange, data: bytes) -> "Repeat | None":
@@ -196,10 +198,13 @@ class Repeat:
         start = len(data) - length
         if start > _MAX_REPEAT or not data.startswith(b"POST ") or data.find(b"\r\n\r\n") != start - 4:
             return None
-        return cls(data[:start], len(data), exchange.head, exchange.target)
+        return cls(data[:start], len(data), exchange)
 
     def again(self, now: float) -> Exchange:
-        """The same request once more."""
-        last = self.head
-        head = RequestHead(last.model, last.version, last.headers, now, last.content_length, last.read)
-        return Exchange(head, self.target)
+        """The same request once more; to reset the exchange takes half of what it takes to make another."""
+        exchange = self.exchange
+        exchange.reply = None
+        exchange.started = False
+        last = exchange.head
+        exchange.head = RequestHead(last.model, last.version, last.headers, now, last.content_length, last.read)
+        return exchange

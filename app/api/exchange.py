@@ -32,14 +32,16 @@ class RequestHead:
 class Reply:
     """A complete answer. `body` is one buffer or several that are sent one after the other, without a join.
 
-    `headers` are the same for many replies, so a door may cache what it makes of them; `fresh` are this reply's own.
-    Neither holds Content-Length: the doors add it. `Connection: close` among the headers is obeyed.
+    `headers`, and the names of those that are `fresh` in each reply, are the same for many, so a door may cache what it
+    makes of them; `values` are this reply's own, one for each fresh name. None of them is Content-Length: the doors add
+    it. `Connection: close` among the headers is obeyed.
     """
 
     status: int
     headers: HeaderList
     body: list[Buffer] = field(default_factory=list)
-    fresh: HeaderList = ()
+    fresh: tuple[bytes, ...] = ()
+    values: tuple[bytes, ...] = ()
 
 
 class Ticket(Protocol):

@@ -59,7 +59,7 @@ class AccessGate:
         if self._journal is not None:
             self._journal.barred(scope["method"], path, request_id, error.code, monotonic(), scope["headers"])
         reply = error_reply(error)
-        reply.fresh = ((b"x-request-id", request_id),)
+        reply.fresh, reply.values = (b"x-request-id",), (request_id,)
         return reply
 
 

@@ -150,7 +150,7 @@ class Inference:
             await self._obey(admission, decoded)
         decoded_at, timings = engine.clock(), admission.timings
         timings.decode = decoded_at - began
-        admission.rows = admission.generation.bundle.spec.client_rows(decoded.inputs)
+        admission.rows = decoded.rows
         request = InferRequest(
             admission.generation,
             decoded.inputs,
@@ -165,20 +165,21 @@ class Inference:
         except ESCAPES:
             result = await self._escape(admission, request)
         answered_at = engine.clock()
-        admission.batch = result.batch_rows, result.batch_size
-        diverted_from = None if result.generation is admission.asked else admission.head.model
-        if is_small(result.outputs):
+        generation, outputs, timings, rows, size, executed_at = result
+        admission.batch = rows, size
+        diverted_from = None if generation is admission.asked else admission.head.model
+        if is_small(outputs):
             encoded = self._encode(decoded, result, diverted_from)
         else:
             encoded = await admission.watch(self._encode_elsewhere(decoded, result, diverted_from))
-        if headers.coding is not None and worth_compressing(encoded.body):
+        if headers.coding is not None and worth_compressing(encoded[1]):
             encoded = await admission.watch(engine.offload(_compressed, headers.coding, encoded))
         now = engine.clock()
         timings.encode = now - answered_at
         if admission.deadline < inf:
-            engine.learn_reply(result.generation, now - result.executed_at)
-        fresh = ((b"server-timing", server_timing(timings)), (b"x-request-id", admission.request_id))
-        return Reply(200, encoded.headers, encoded.body, fresh)
+            engine.learn_reply(generation, now - executed_at)
+        values = server_timing(timings), admission.request_id
+        return Reply(200, *encoded, (b"server-timing", b"x-request-id"), values)
 
     async def _escape(self, admission: Admission, request: InferRequest) -> InferResult:
         """Let the fallback answer what its own model refuses (the refusal is being handled, and stands otherwise)."""
@@ -253,7 +254,7 @@ class Inference:
             logger.error("request %s failed", request_id.decode("latin-1"), exc_info=error)
             error = ServingError("internal error")
         reply = error_reply(error, request_id.decode("latin-1"))
-        reply.fresh = ((b"x-request-id", request_id),)
+        reply.fresh, reply.values = (b"x-request-id",), (request_id,)
         return reply
 
 
@@ -265,8 +266,9 @@ def check_text(bundle: Bundle, inputs: Tensors) -> None:
 
 
 def _compressed(coding: str, encoded: Encoded) -> Encoded:
-    body = compress(encoded.body, coding)
-    return encoded if body is None else Encoded((*encoded.headers, (b"content-encoding", coding.encode())), body)
+    headers, buffers = encoded
+    body = compress(buffers, coding)
+    return encoded if body is None else ((*headers, (b"content-encoding", coding.encode())), body)
 
 
 def _json_size(size: int, header_length: str | None) -> int:

@@ -16,7 +16,7 @@ MAX_HEAD_BYTES = 65_536
 
 def identified(reply: Reply, headers: HeaderList) -> Reply:
     """`reply` with a request id of its own: that among `headers`, as far as they came, or a new one."""
-    return replace(reply, fresh=((b"x-request-id", request_id_of(headers)),))
+    return replace(reply, fresh=(b"x-request-id",), values=(request_id_of(headers),))
 
 
 def _reply(status: int, code: str, message: str) -> Reply:

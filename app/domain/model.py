@@ -72,7 +72,7 @@ class ModelSpec:
     expose: bool | None = None
     """Whether clients may ask for it; None: unless a meta model calls it."""
 
-    @property
+    @cached_property
     def is_meta(self) -> bool:
         """Whether this is Python between models, with no graph of its own."""
         return self.meta_models is not None
@@ -128,11 +128,11 @@ class ModelSpec:
 
     def sizes(self, variant: str) -> tuple[int, ...]:
         """The compiled batch sizes of a variant, ascending; empty where it runs at the exact row count."""
-        return self.variants_by_key[variant].compiled_sizes if self.coalescible else ()
+        return self._sizes[variant]
 
     def largest(self, variant: str) -> int | None:
         """The largest compiled size of a variant; None where it runs at the exact row count."""
-        sizes = self.sizes(variant)
+        sizes = self._sizes[variant]
         return sizes[-1] if sizes else None
 
     def check_text(self, tensors: Tensors) -> None:
@@ -153,16 +153,24 @@ class ModelSpec:
         Raises `InvalidRequest` when the inputs disagree, or when there are no rows. Where requests never merge, open
         axes that nobody declared a batch may differ and be empty; then it is the first that is not, or 1.
         """
+        if (lone := self._lone_batch) is not None and (rows := tensors[lone[0]].shape[lone[1]]):
+            return int(rows)
         rows = 0
         for group in self._row_groups:
             extents = [tensors[each.name].shape[each.batch_axis or 0] for each in group]
             rows = rows or self._common(group, extents)
         return rows or 1
 
-    def check_rows(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Raise `InvalidRequest` when client inputs of these shapes disagree on the number of rows, or have none."""
-        for group in self._client_row_groups:
+    def check_rows(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        """How many rows a client sent by inputs of these shapes: those of the first that has a batch, 1 without any.
+
+        Raises `InvalidRequest` when they disagree on the number of rows, or have none.
+        """
+        counts = [
             self._common(group, [shapes[each.name][each.batch_axis or 0] for each in group])
+            for group in self._client_row_groups
+        ]
+        return counts[0] if counts else 1
 
     def _common(self, group: Sequence[TensorSpec], extents: Sequence[int]) -> int:
         """The one extent of inputs that have to have the same. Raises `InvalidRequest`."""
@@ -178,11 +186,6 @@ class ModelSpec:
                 f"input {group[0].name!r} has 0 rows: a request needs at least one", reason="empty_batch"
             )
         return rows
-
-    def client_rows(self, tensors: Tensors) -> int:
-        """How many rows a client sent, by its first input that has a batch; 1 without any."""
-        place = self._client_batch
-        return 1 if place is None else tensors[place[0]].shape[place[1]]
 
     def merge_key(self, tensors: Tensors, token: int) -> MergeKey:
         """The merge key of validated executable inputs; `token` (nonzero, unique) marks one that never merges.
@@ -221,8 +224,10 @@ class ModelSpec:
         return str([variant.dims.get((name, axis), extent) for axis, extent in enumerate(shape)])
 
     @cached_property
-    def _client_batch(self) -> tuple[str, int] | None:
-        return next(((spec.name, axis) for spec in self.client_inputs if (axis := spec.batch_axis) is not None), None)
+    def _lone_batch(self) -> tuple[str, int] | None:
+        """Name and batch axis of the only executable input that has one, as in most models."""
+        batched = [(each.name, each.batch_axis) for each in self.inputs if each.batch_axis is not None]
+        return batched[0] if len(batched) == 1 else None
 
     @cached_property
     def _row_groups(self) -> tuple[tuple[TensorSpec, ...], ...]:
@@ -242,6 +247,10 @@ class ModelSpec:
             if each.batch_axis is not None:
                 groups.setdefault("" if self.coalescible else each.batch_name, []).append(each)
         return tuple(map(tuple, groups.values()))
+
+    @cached_property
+    def _sizes(self) -> Mapping[str, tuple[int, ...]]:
+        return {each.key: each.compiled_sizes if self.coalescible else () for each in self.variants}
 
     @cached_property
     def _simple_key(self) -> MergeKey | None:

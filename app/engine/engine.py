@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from itertools import count
 from math import inf
-from typing import ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar
 
 from app.domain.config import ModelPolicy, Residency, SchedulerConfig
 from app.domain.errors import (
@@ -16,7 +16,6 @@ from app.domain.errors import (
     ShuttingDown,
 )
 from app.engine.digests import PolicyDigests
-from app.engine.expiry import Watch
 from app.engine.hook_calls import postprocess, preprocess
 from app.engine.leases import Leases
 from app.engine.meta import MetaRunner
@@ -157,7 +156,12 @@ class Engine:
             timings.preprocess = now - begun
         new_future = asyncio.get_running_loop().create_future
         pieces = self._cutter.cut(generation, request.inputs, inputs, now, new_future, deadline)
-        parts = await self._execute(pieces, watch)
+        self._submit(pieces)
+        try:
+            parts = [await watch(_of_loop(pieces[0]))] if len(pieces) == 1 else await watch(_all_of(pieces))
+        except BaseException:
+            self._forsake(pieces)
+            raise
         outputs = parts[0].outputs
         if len(parts) > 1:
             outputs = await watch(self._hooks.run(batch.join, [part.outputs for part in parts], spec.outputs))
@@ -186,8 +190,8 @@ class Engine:
         if deadline < inf or generation.holders.count > self._max_pieces:
             self._dispatcher.admit(generation.model_id, deadline, self.clock())
 
-    async def _execute(self, pieces: list[PendingRequest], watch: Watch) -> list[Part]:
-        """Queue the pieces and await them all; when one fails, or the caller goes, the others are withdrawn."""
+    def _submit(self, pieces: list[PendingRequest]) -> None:
+        """Queue the pieces and see to it that the dispatcher is woken for them."""
         self._dispatcher.submit(pieces, pieces[0].enqueued_at, wake=False)
         if not self._waking:
             # Once for all that has arrived in this turn of the loop and the next, which polls once more: they share a
@@ -195,17 +199,15 @@ class Engine:
             self._waking = True
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._wake)
-        futures = [cast("asyncio.Future[Part]", piece.future) for piece in pieces]
-        try:
-            return [await watch(futures[0])] if len(futures) == 1 else await watch(asyncio.gather(*futures))
-        except BaseException:
-            withdrawn = self._dispatcher.withdraw(pieces)
-            for future in futures:
-                if not future.cancel() and not future.cancelled():
-                    future.exception()  # retrieved: one failed piece fails the request once
-            if len(withdrawn) < len(pieces):
-                self._dispatcher.end_forsaken()
-            raise
+
+    def _forsake(self, pieces: list[PendingRequest]) -> None:
+        """One of the pieces failed, or the caller has gone: withdraw the others."""
+        withdrawn = self._dispatcher.withdraw(pieces)
+        for future in map(_of_loop, pieces):
+            if not future.cancel() and not future.cancelled():
+                future.exception()  # retrieved: one failed piece fails the request once
+        if len(withdrawn) < len(pieces):
+            self._dispatcher.end_forsaken()
 
     def _wake(self) -> None:
         self._waking = False
@@ -265,6 +267,16 @@ class Engine:
     def alive(self) -> bool:
         """False once the dispatcher has died, and while an execution cannot be ended."""
         return self._dispatcher.alive and not self.watchdog.device_lost
+
+
+def _of_loop(piece: PendingRequest) -> asyncio.Future[Part]:
+    future = piece.future
+    assert isinstance(future, asyncio.Future)
+    return future
+
+
+def _all_of(pieces: list[PendingRequest]) -> asyncio.Future[list[Part]]:
+    return asyncio.gather(*map(_of_loop, pieces))
 
 
 def _account_for(parts: list[Part], enqueued_at: float, timings: Timings) -> DispatchFacts:

@@ -95,7 +95,7 @@ def encode_large(ask: Callable[[Response], Written], encoder: Encoder, response:
         return encoder.encode(*response)
     if error is not None:
         raise error
-    return Encoded(headers, [array.data for array in body])
+    return headers, [array.data for array in body]
 
 
 def write(response: Response) -> Written:

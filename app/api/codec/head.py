@@ -24,7 +24,8 @@ _MEMBERS = ("id", "parameters", "inputs", "outputs")
 class Plan:
     """A request without its binary bytes: `arrays` are the inputs that came as JSON, `slots` say where the others are.
 
-    `size` is the length that the whole body must have. `shared` is None where nothing is in shared memory.
+    `size` is the length that the whole body must have; `rows` are those that the client sent, as `ModelSpec.check_rows`
+    counts them. `shared` is None where nothing is in shared memory.
     """
 
     id: str | None
@@ -35,6 +36,7 @@ class Plan:
     arrays: dict[str, Array]
     slots: tuple[Slot, ...]
     size: int
+    rows: int
     shared: Shared | None = None
 
     def check_size(self, size: int) -> None:
@@ -69,7 +71,7 @@ def parse_head(document: Buffer, start: int, spec: ModelSpec) -> Plan:
         raise InvalidRequest(f"'id' must be a string, got {show(identifier)}")
     parameters = request_parameters(head)
     outputs = read_outputs(head, spec, parameters.binary_default)
-    arrays, slots, shared = read_inputs(head.get("inputs"), start, spec)
+    arrays, slots, shared, rows = read_inputs(head.get("inputs"), start, spec)
     return Plan(
         id=identifier or None,
         parameters=parameters.rest,
@@ -79,6 +81,7 @@ def parse_head(document: Buffer, start: int, spec: ModelSpec) -> Plan:
         arrays=arrays,
         slots=slots,
         size=slots[-1].stop if slots else start,
+        rows=rows,
         shared=_shared(shared, outputs),
     )
 
@@ -112,7 +115,7 @@ def plan_raw(size: int, spec: ModelSpec) -> Plan:
             f"{show_shape(declared.shape)}"
         )
     slot = Slot(declared.name, declared.dtype, shape, 0, size, unpack)
-    return Plan(None, {}, None, True, None, {}, (slot,), size)
+    return Plan(None, {}, None, True, None, {}, (slot,), size, 1)
 
 
 def _infer_extent(shape: tuple[int, ...], size: int, declared: TensorSpec) -> tuple[int, ...]:

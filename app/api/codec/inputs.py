@@ -34,11 +34,12 @@ class _Announced(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Those that came as JSON; where in the body, and where in shared memory the others are."""
+    """Those that came as JSON; where in the body, and where in shared memory the others are; and how many rows."""
 
     arrays: dict[str, Array]
     slots: tuple[Slot, ...]
     shared: tuple[SharedInput, ...]
+    rows: int
 
 
 def read_inputs(items: object, start: int, spec: ModelSpec) -> Inputs:
@@ -69,8 +70,7 @@ def read_inputs(items: object, start: int, spec: ModelSpec) -> Inputs:
             slots.append(_slot(announced, start, source, "binary_data_size"))
             start += source
     _check_complete(shapes, spec)
-    spec.check_rows(shapes)
-    return Inputs(arrays, tuple(slots), tuple(shared))
+    return Inputs(arrays, tuple(slots), tuple(shared), spec.check_rows(shapes))
 
 
 def _announced(item: dict[str, Any], name: str, spec: ModelSpec) -> _Announced:

@@ -25,18 +25,16 @@ _JOIN_BELOW = 16_384
 _JSON: Headers = ((b"content-type", b"application/json"),)
 
 
-class Encoded(NamedTuple):
-    """A response: headers to add (length of the body excluded) and the buffers to send one after the other."""
-
-    headers: Headers
-    body: list[Buffer]
+#: A response: headers to add (length of the body excluded) and the buffers to send one after the other.
+Encoded = tuple[Headers, list[Buffer]]
 
 
 class _Head(NamedTuple):
-    """The JSON part of an all-binary response without an id, for tensors of given shapes."""
+    """The JSON part of an all-binary response without an id, for tensors of given shapes, and whether they are few."""
 
     headers: Headers
     json: bytes
+    joins: bool
 
 
 class Encoder:
@@ -61,9 +59,14 @@ class Encoder:
         memory that does not take its output.
         """
         wanted = request.outputs
-        arrays = [outputs[output.name] for output in wanted or spec.client_outputs]
+        arrays: list[Array] = []
+        shapes: list[tuple[int, ...]] = []
+        for output in wanted or spec.client_outputs:
+            array = outputs[output.name]
+            arrays.append(array)
+            shapes.append(array.shape)
         # The name is part of the key: a model can be renamed in place.
-        key = (model_id, spec.name, wanted, request.binary_default, *[array.shape for array in arrays])
+        key = (model_id, spec.name, wanted, request.binary_default, *shapes)
         head = None if parameters else self._heads.get(key)
         if head is None:
             if wanted is None:
@@ -101,17 +104,20 @@ def _binary_head(
     ]
     # A copy, since this may be remembered: what orjson returns sits in 4 kB, however short it is.
     json = bytes(memoryview(orjson.dumps(document)))
-    return _Head(_headers(len(json), any(array.size for array in arrays)), json)
+    nbytes = sum([array.nbytes for array in arrays])
+    return _Head(_headers(len(json), nbytes > 0), json, nbytes < _JOIN_BELOW)
 
 
 def _send(head: _Head, arrays: list[Array], identifier: str | None) -> Encoded:
-    headers, json = head
+    headers, json, joins = head
     if identifier:
         json = b'{"id":%b,%b' % (orjson.dumps(identifier), json[1:])
         headers = _headers(len(json), len(headers) > 1)
-    if sum([array.nbytes for array in arrays]) < _JOIN_BELOW:
-        return Encoded(headers, [b"".join([json, *[array.tobytes() for array in arrays]])])
-    return Encoded(headers, [json, *[pack(array) for array in arrays if array.size]])
+    if not joins:
+        return headers, [json, *[pack(array) for array in arrays if array.size]]
+    for array in arrays:
+        json += array.tobytes()
+    return headers, [json]
 
 
 def _encode_any(
@@ -145,8 +151,8 @@ def _encode_any(
     blobs = [blob for blob in blobs if len(blob)]
     headers = _headers(len(json), bool(blobs))
     if sum(map(len, blobs)) < _JOIN_BELOW:
-        return Encoded(headers, [b"".join([json, *blobs])])
-    return Encoded(headers, [json, *blobs])
+        return headers, [b"".join([json, *blobs])]
+    return headers, [json, *blobs]
 
 
 def _headers(json_length: int, binary: bool) -> Headers:

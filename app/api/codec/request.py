@@ -30,7 +30,7 @@ class Decoded:
 
     Arrays may be read-only views of the body. `parameters` are those that the codec does not consume (`timeout`,
     `priority`, `sequence_*` and `binary_data_output` are). `outputs` is None for all of them, each then binary if
-    `binary_default`. `timeout_us` is None for no limit.
+    `binary_default`. `timeout_us` is None for no limit; `rows` is the one row count of all inputs.
     """
 
     id: str | None
@@ -39,6 +39,7 @@ class Decoded:
     outputs: tuple[OutputRequest, ...] | None
     binary_default: bool
     timeout_us: int | None
+    rows: int = 1
     shared: Shared | None = None
     """What is in shared memory: those inputs are missing from `inputs` until they were read."""
     regions: Mapping[str, Region] | None = None
@@ -67,41 +68,40 @@ class Decoder:
         size = len(body)
         if header_length is None:
             plan = parse(body, size, spec)
+        elif (start := _length(header_length)) > size:
+            raise InvalidRequest(
+                f"Inference-Header-Content-Length: the inference header size should be in range (0, {size}), "
+                f"got {show(header_length.strip())}"
+            )
+        elif start == 0:
+            plan = plan_raw(size, spec)
+        elif start > _MAX_CACHED_HEAD:
+            plan = parse(memoryview(body)[:start], start, spec)
         else:
-            start = _header_size(header_length, size)
-            if start == 0:
-                plan = plan_raw(size, spec)
-            elif start <= _MAX_CACHED_HEAD:
-                plan = self._plan(bytes(body[:start]), model_id, spec)
-            else:
-                plan = parse(memoryview(body)[:start], start, spec)
+            key = (model_id, bytes(body[:start]))
+            plan = self._plans.get(key) or self._parse(key, spec)
         if size != plan.size:
             plan.check_size(size)
         inputs = read_slots(plan.slots, body)
         if plan.arrays:
             inputs.update(plan.arrays)
         return Decoded(
-            plan.id, inputs, plan.parameters.copy(), plan.outputs, plan.binary_default, plan.timeout_us, plan.shared
+            plan.id,
+            inputs,
+            plan.parameters.copy(),
+            plan.outputs,
+            plan.binary_default,
+            plan.timeout_us,
+            plan.rows,
+            plan.shared,
         )
 
-    def _plan(self, head: bytes, model_id: str, spec: ModelSpec) -> Plan:
-        key = (model_id, head)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = parse_head(head, len(head), spec)
-            if not plan.arrays:
-                self._plans.put(key, plan)
+    def _parse(self, key: tuple[str, bytes], spec: ModelSpec) -> Plan:
+        head = key[1]
+        plan = parse_head(head, len(head), spec)
+        if not plan.arrays:
+            self._plans.put(key, plan)
         return plan
-
-
-def _header_size(text: str, body_size: int) -> int:
-    size = _length(text)
-    if size > body_size:
-        raise InvalidRequest(
-            f"Inference-Header-Content-Length: the inference header size should be in range (0, {body_size}), "
-            f"got {show(text.strip())}"
-        )
-    return size
 
 
 @lru_cache(256)  # clients repeat themselves, and this took longer than all else that is done with the header

@@ -77,8 +77,8 @@ def request(*items: Any, pad: int = 0, **members: Any) -> tuple[bytes, str]:
 
 def read(encoded):
     """The JSON document of a reply, its binary part, and its headers as a dict."""
-    headers = dict(encoded.headers)
-    body = b"".join(encoded.body)
+    headers, buffers = encoded
+    headers, body = dict(headers), b"".join(buffers)
     length = int(headers.get(b"inference-header-content-length", len(body)))
     return json.loads(body[:length]), body[length:], headers
 

@@ -98,7 +98,7 @@ class ScriptedHandler:
             self.changed()
             if ticket.head.model == "slow":
                 await self.gate.wait()
-            return self.answer or Reply(200, HEADERS, [body], ((b"x-model", ticket.head.model.encode()),))
+            return self.answer or Reply(200, HEADERS, [body], (b"x-model",), (ticket.head.model.encode(),))
         except asyncio.CancelledError:
             self.cancelled.append(ticket.head)
             raise

@@ -3,7 +3,7 @@
 import pytest
 
 from app.api.connection import FORGETTABLE_BYTES, Body, Exchange, Repeat, forgettable, framing, infer_target
-from app.api.exchange import RequestHead
+from app.api.exchange import Reply, RequestHead
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,19 @@ HEAD = b"POST / HTTP/1.1\r\ncontent-length: 6\r\n\r\n"
 def test_a_request_alone_in_its_data_is_remembered():
     made = exchange(6)
     repeat = Repeat.of(made, HEAD + b"ab\r\n\r\n")
-    assert repeat == Repeat(HEAD, len(HEAD) + 6, made.head, b"/")
+    assert repeat == Repeat(HEAD, len(HEAD) + 6, made)
+
+
+def test_a_remembered_request_comes_again_without_a_trace_of_the_last_one():
+    made = exchange(6, ticket=None, complete=True)
+    made.head.read = object()
+    read = made.head.read
+    repeat = Repeat.of(made, HEAD + b"abcdef")
+    made.reply, made.started, made.head.admitted = Reply(404, ()), True, True
+    assert repeat is not None
+    again = repeat.again(7.0)
+    assert (again.reply, again.ticket, again.started, again.keep_alive) == (None, None, False, True)
+    assert (again.head.received_at, again.head.admitted, again.head.read) == (7.0, False, read)
 
 
 @pytest.mark.parametrize(
