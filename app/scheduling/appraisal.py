@@ -18,7 +18,7 @@ from app.scheduling.value import PERIODS, Outlook, Stake, ValueRule, price
 R = TypeVar("R", bound=QueuedRequest)
 
 #: So many contenders are valued in one decision; the others stand back.
-MOST_VALUED = 8
+MOST_VALUED = 5
 
 
 class _Entry(Stake):
@@ -112,10 +112,11 @@ class Appraisal:
         return made
 
     def _tell_shares(self, ready: Sequence[ModelQueue[R]]) -> None:
-        standings = [self._ledger.standing(queue.account) for queue in ready]
-        used, weight = sum(standings), sum([queue.policy.weight for queue in ready])
-        for queue, standing in zip(ready, standings, strict=True):
-            self._known[queue.model_id].below_share = standing * weight < used * queue.policy.weight
+        standing = self._ledger.standing
+        used = [(standing(queue.account), queue.policy.weight, queue.model_id) for queue in ready]
+        most = sum([seconds for seconds, _, _ in used]) / sum([weight for _, weight, _ in used])
+        for seconds, weight, model_id in used:
+            self._known[model_id].below_share = seconds < most * weight
 
     def _offer(self, entry: _Entry, outlook: Outlook) -> Offer:
         queue, menu, planner = entry.queue, entry.menu, self._planner

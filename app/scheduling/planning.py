@@ -51,7 +51,8 @@ class Planner:
 
     def propose(self, queue: ModelQueue[R], offer: Offer | None) -> None:
         """Let the next plan aim at the size of an offer, or at none."""
-        if self.aim(queue) != (None if offer is None else offer.size):
+        old = queue.offer
+        if (None if old is None else old.size) != (None if offer is None else offer.size):
             queue.plan = None
         queue.offer = offer
 

@@ -43,7 +43,7 @@ NET = ValueRule()
 AS_FILL = ValueRule("fill", ahead=0.0, stand_back=0.0, patience=inf, latest_start=False)
 
 #: So many models are looked at that lose first when another runs; what follows would hardly matter.
-MOST_URGENT = 8
+MOST_URGENT = 6
 
 #: Rates fade, but for so many seconds they are taken as they were.
 RATE_HOLDS = 0.1

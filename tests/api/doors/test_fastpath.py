@@ -9,7 +9,7 @@ import pytest
 from app.api.answers import MAX_WAITING
 from app.api.connection import FORGETTABLE_BYTES
 from app.api.exchange import Reply
-from app.api.patience import LINGER_SECONDS
+from app.api.patience import GIVE_WAY_BYTES, LINGER_SECONDS, Patience
 from tests.api.doors.harness import ScriptedHandler, chunked, eventually, fails, request, serve
 
 pytestmark = pytest.mark.anyio
@@ -330,3 +330,21 @@ async def test_that_no_more_is_read_is_no_bug(fast, caplog):
     assert (await client.response()).body == b"x"
     assert await client.closed()
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+async def test_a_connection_with_a_large_body_gives_way_after_each_piece(monkeypatch):
+    """The loop would read megabytes of it in a row, and others wait."""
+    turns = []
+    took = Patience.took
+
+    def watch(self, nbytes, now):
+        took(self, nbytes, now)
+        turns.append((nbytes >= GIVE_WAY_BYTES, self._transport.is_reading()))
+
+    monkeypatch.setattr(Patience, "took", watch)
+    async with serve("fast") as server:
+        client = await server.connect()
+        for body in (b"x" * (3 << 20), b"y" * (3 << 20)):
+            assert (await client.ask(request(body))).body == body
+    assert sum(large for large, _ in turns) > 2
+    assert all(reading is not large for large, reading in turns)
