@@ -27,6 +27,7 @@ _REFUSALS = {
     "set_policy": (404, 409, 503),
     "set_residency": (404, 409, 503),
     "compact": (404, 409, 503),
+    "prefetch": (404, 409, 503),
 }
 
 #: Answers that a reader of the document would not expect under their status.

@@ -158,7 +158,10 @@ class Engine:
         pieces = self._cutter.cut(generation, request.inputs, inputs, now, new_future, deadline)
         self._submit(pieces)
         try:
-            parts = [await watch(_of_loop(pieces[0]))] if len(pieces) == 1 else await watch(_all_of(pieces))
+            if len(pieces) == 1:  # which is most, and needs no future around it
+                parts = [await watch(_of_loop(pieces[0]))]
+            else:
+                parts = await watch(asyncio.gather(*map(_of_loop, pieces)))
         except BaseException:
             self._forsake(pieces)
             raise
@@ -273,10 +276,6 @@ def _of_loop(piece: PendingRequest) -> asyncio.Future[Part]:
     future = piece.future
     assert isinstance(future, asyncio.Future)
     return future
-
-
-def _all_of(pieces: list[PendingRequest]) -> asyncio.Future[list[Part]]:
-    return asyncio.gather(*map(_of_loop, pieces))
 
 
 def _account_for(parts: list[Part], enqueued_at: float, timings: Timings) -> DispatchFacts:
