@@ -1,9 +1,7 @@
 """The command line: serve, compile, check, pack, status."""
 
 import argparse
-import asyncio
 import logging
-import os
 import select
 import signal
 import sys
@@ -21,11 +19,12 @@ from rich.live import Live
 from app import backends, logs
 from app.api import terminal
 from app.api.fastpath import FastPathProtocol
+from app.api.server import Server, end_process
 from app.api.status_client import Status, fetch
 from app.backends.graph import external_files, read_graph
 from app.domain.config import ModelPolicy
 from app.domain.errors import BundleError, ServingError
-from app.main import admin_token_file, create_app
+from app.main import create_app
 from app.repository import packing
 from app.repository.build import Builder
 from app.repository.files import MODEL_FILE, is_bundle
@@ -33,56 +32,10 @@ from app.repository.scan import scan
 from app.runtime.loader import Loader
 from app.runtime.trial import Compiled, Trial
 from app.settings import Settings, SettingsError
-
-logger = logging.getLogger(__name__)
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from app.startup import admin_token_file, listen
 
 #: What is for several workers, and is imported only then.
 CLUSTER = {"serve": "app.scaleout.node:serve", "command": "app.scaleout.commands:run"}
-
-
-class Server(uvicorn.Server):
-    """A uvicorn server that owns its signals: the first drains while the sockets stay open, the second ends at once."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Called by uvicorn around serving, on the running loop."""
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number)
-        try:
-            yield
-        finally:
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
-
-    def _on_signal(self, number: int) -> None:
-        if self._drain is not None:
-            logger.warning("second signal: ending at once")
-            os._exit(128 + number)
-        loop = asyncio.get_running_loop()
-        timeout = self.lifespan.state.get("shutdown_timeout", 0.0)
-        loop.call_later(timeout, end_process, 0)  # whatever still holds on: a slow reader, a hook, a load
-        self._drain = loop.create_task(self._drain_then_exit(loop.time() + timeout - 1.0))
-
-    _drain: asyncio.Task[None] | None = None
-
-    async def _drain_then_exit(self, limit: float) -> None:
-        try:
-            drain = self.lifespan.state.get("drain")
-            if drain is not None:
-                await drain()
-        finally:
-            remaining = limit - asyncio.get_running_loop().time()
-            self.config.timeout_graceful_shutdown = ceil(max(remaining, 1.0))  # for answers that are being read
-            self.should_exit = True
-
-
-def end_process(code: int) -> NoReturn:
-    """End now. Not `sys.exit`: that waits for hook threads, and a hook that never returns must not keep the process."""
-    logging.shutdown()
-    os._exit(code)
 
 
 def serve(_: argparse.Namespace) -> NoReturn:
@@ -92,7 +45,7 @@ def serve(_: argparse.Namespace) -> NoReturn:
         _of_cluster("serve")(settings)
     settings = settings.of_one_device()
     logs.configure(settings.log_format)
-    endpoints = settings.endpoints
+    endpoints, listener = settings.endpoints, listen(settings)
     config = uvicorn.Config(
         create_app(settings),
         host=endpoints.host,
@@ -108,7 +61,7 @@ def serve(_: argparse.Namespace) -> NoReturn:
         ssl_keyfile=endpoints.ssl_keyfile,
     )
     server = Server(config)
-    server.run()
+    server.run([listener])
     end_process(0 if server.started else 3)
 
 

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from pydantic import SecretStr
 
 from app import backends
 from app.api import app as http
-from app.api.access import Access, make_admin_token
+from app.api.access import Access
 from app.api.codec.aside import COMMAND
 from app.api.inference import Inference
 from app.api.journal import Journal
@@ -51,6 +50,7 @@ from app.runtime.watcher import RepositoryWatcher
 from app.runtime.weights import WeightCache
 from app.scheduling.scheduler import Scheduler
 from app.settings import Settings, SettingsError
+from app.startup import admin_token, forget_admin_token, secret
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
     recorder = _recorder(settings)
     journal = Journal(clock, dispatcher.log, settings.slow_request_ms / 1e3 or inf, recorder)
     engine.watchdog.on_lost = partial(journal.write_out, recent_file(settings))
-    access, in_flight = Access(_secret(settings.endpoints.api_token), _admin_token(settings)), _in_flight(settings)
+    access, in_flight = Access(secret(settings.endpoints.api_token), admin_token(settings)), _in_flight(settings)
     aside, regions = Aside("json_process", COMMAND), Regions() if settings.endpoints.shared_memory else None
     inference = Inference(engine, access, in_flight, settings.endpoints.max_json_bytes, aside, journal, regions)
     return Node(
@@ -184,6 +184,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         if node.settings.endpoints.fast_path:
             state["inference_handler"] = node.inference
         yield state
+        forget_admin_token(node.settings, node.access)
         node.engine.refuse()
         node.engine.watchdog.stop()
         await asyncio.to_thread(stop_node, node)
@@ -241,11 +242,6 @@ def stop_node(node: Node) -> None:
         node.recorder.stop()
 
 
-def admin_token_file(settings: Settings) -> Path:
-    """Where a server with these settings keeps the admin token that it made."""
-    return settings.cache_dir / f"admin-token-{settings.endpoints.port}"
-
-
 def recent_file(settings: Settings) -> Path:
     """Where the latest requests and dispatches go when nothing can be executed any more."""
     return (settings.record_dir or settings.cache_dir) / f"recent-{settings.endpoints.port}.json"
@@ -267,27 +263,7 @@ def _startup_models(settings: Settings) -> tuple[str, ...]:
     return () if settings.model_control_mode == "explicit" else ("*",)
 
 
-def _secret(value: SecretStr | None) -> str | None:
-    return None if value is None else value.get_secret_value()
-
-
 def _log_settings(settings: Settings) -> None:
     """Every setting and its source, in one line."""
     facts = {name: f"{each.value} ({each.source})" for name, each in settings.effective().items()}
     logger.info("settings", extra={"facts": facts})
-
-
-def _admin_token(settings: Settings) -> str:
-    configured = _secret(settings.endpoints.admin_token)
-    if configured is not None:
-        return configured
-    path = admin_token_file(settings)
-    try:
-        token = make_admin_token(path)
-    except OSError as error:
-        raise SettingsError(
-            f"INFERENCE_SERVER_CACHE_DIR={settings.cache_dir}: cannot be written ({error.strerror}): name a "
-            f"directory that this user may write"
-        ) from error
-    logger.info("admin token: %s", path)
-    return token

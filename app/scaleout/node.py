@@ -18,9 +18,8 @@ from typing import Any, NoReturn
 import uvicorn
 
 from app import logs
-from app.api.access import Access, make_admin_token
+from app.api.access import Access
 from app.backends.threads import usable_cores
-from app.main import admin_token_file
 from app.scaleout import control_app
 from app.scaleout.controller import Controller
 from app.scaleout.fleet import Fleet
@@ -30,6 +29,7 @@ from app.scaleout.proxy_config import Plan, configuration
 from app.scaleout.supervisor import Child
 from app.scaleout.workers import Worker, environment, fleet
 from app.settings import PREFIX, Settings, SettingsError
+from app.startup import admin_token, forget_admin_token, listen, secret
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,8 @@ def serve(settings: Settings) -> NoReturn:
     logs.configure(settings.log_format)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # not a line for each look at the workers
     haproxy = program(settings.cluster.haproxy)
-    with _public_socket(settings) as listener, _folder() as folder:
+    with listen(settings) as listener, _folder() as folder:
+        listener.setblocking(False)
         code = asyncio.run(_run(settings, listener, folder, haproxy))
     logging.shutdown()
     sys.exit(code)
@@ -92,11 +93,11 @@ class Node:
         config = folder / "haproxy.cfg"
         config.write_text(configuration(plan))
         _write_certificate(settings, plan)
-        token = _admin_token(settings)
+        token = admin_token(settings)
         self._fleet = Fleet(plan.workers, token)
         self._proxy_socket = RuntimeSocket(plan)
         self._controller = self._make_controller()
-        access = Access(_secret(endpoints.api_token), token)
+        self._access = access = Access(secret(endpoints.api_token), token)
         app = control_app.create(self, self._fleet, access, self._controller, settings.cluster.mode)
         self._control = ControlServer(
             uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", loop="none")
@@ -145,6 +146,7 @@ class Node:
         logger.info("serving on %s:%d with %d workers: %s", host, port, len(self._workers), self._where())
         await self._signalled.wait()
         await self._drain(children)
+        forget_admin_token(self._settings, self._access)
         self._control.should_exit = True
         await asyncio.wait([serving], timeout=1.0)
         for task in self._tasks:
@@ -221,20 +223,6 @@ def _plan(settings: Settings, workers: tuple[Worker, ...], listener: socket.sock
 
 
 @contextmanager
-def _public_socket(settings: Settings) -> Iterator[socket.socket]:
-    """The listening socket. It is ours, so that connections wait, not fail, while the proxy starts anew."""
-    host, port = settings.endpoints.host, settings.endpoints.port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=4096)
-    except OSError as error:
-        raise SettingsError(f"{PREFIX}ENDPOINTS_PORT={port}: cannot listen on {host}: {error.strerror}") from error
-    with listener:
-        listener.setblocking(False)
-        yield listener
-
-
-@contextmanager
 def _folder() -> Iterator[Path]:
     """Where sockets and the proxy's files live: only for this user, and short enough for the path of a socket."""
     place = tempfile.gettempdir()
@@ -264,21 +252,3 @@ def _write_certificate(settings: Settings, plan: Plan) -> None:
         raise SettingsError(f"{PREFIX}ENDPOINTS_SSL_CERTFILE={certificate}: {error}") from error
     plan.certificate.touch(0o600)
     plan.certificate.write_text("\n".join(parts))
-
-
-def _admin_token(settings: Settings) -> str:
-    """That of the settings, else one made for all workers, kept where a single server keeps its own."""
-    configured = _secret(settings.endpoints.admin_token)
-    if configured is not None:
-        return configured
-    path = admin_token_file(settings)
-    try:
-        token = make_admin_token(path)
-    except OSError as error:
-        raise SettingsError(f"{PREFIX}CACHE_DIR={settings.cache_dir}: cannot be written ({error.strerror})") from error
-    logger.info("admin token: %s", path)
-    return token
-
-
-def _secret(value: Any) -> str | None:
-    return None if value is None else str(value.get_secret_value())

@@ -204,6 +204,30 @@ def test_with_an_api_token_only_probes_and_metrics_are_open(cache_dir):
         assert admin.status_code == 403
 
 
+def test_a_second_start_on_a_busy_port_names_the_setting_and_leaves_the_first_its_token(tmp_path):
+    with running(tmp_path / "cache", tmp_path) as first:
+        file = tmp_path / "cache" / f"admin-token-{first.port}"
+        headers = {"Authorization": f"Bearer {file.read_text()}"}
+        with (
+            pytest.raises(AssertionError, match=r"INFERENCE_SERVER_ENDPOINTS_PORT=\d+: cannot listen on") as caught,
+            running(tmp_path / "cache", tmp_path, ENDPOINTS_PORT=first.port),
+        ):
+            pass
+        assert "settings" not in str(caught.value), "it went on to build what it cannot serve"
+        with httpx.Client(base_url=first.url, trust_env=False, headers=headers) as admin:
+            assert admin.get("/admin/status").status_code == 200
+        assert first.stop() == 0
+        assert not file.exists()
+
+
+def test_a_token_that_a_later_server_made_stays(tmp_path):
+    with running(tmp_path / "cache", tmp_path) as server:
+        file = tmp_path / "cache" / f"admin-token-{server.port}"
+        file.write_text("that of another")
+        assert server.stop() == 0
+    assert file.read_text() == "that of another"
+
+
 def test_a_drained_server_ends_with_zero_and_frees_its_port(cache_dir):
     with running(cache_dir) as server:
         assert httpx.get(f"{server.url}/v2/health/ready", trust_env=False).status_code == 200

@@ -1,0 +1,66 @@
+"""What a server takes hold of before it serves, its port and then its admin token, and how it lets go of the latter."""
+
+import logging
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from app.api.access import Access, Door, make_admin_token
+from app.domain.errors import ServingError
+from app.settings import PREFIX, Settings, SettingsError
+
+logger = logging.getLogger(__name__)
+
+
+def listen(settings: Settings) -> socket.socket:
+    """The listening socket. Raises `SettingsError` where the address is not to be had.
+
+    Taken before anything that belongs to whoever has the port: a second server must not touch the token of the first.
+    """
+    host, port = settings.endpoints.host, settings.endpoints.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=4096)
+    except OSError as error:
+        raise SettingsError(f"{PREFIX}ENDPOINTS_PORT={port}: cannot listen on {host}: {error.strerror}") from error
+    # With the protocol told: without it asyncio does not turn Nagle's algorithm off.
+    return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
+
+
+def admin_token_file(settings: Settings) -> Path:
+    """Where a server with these settings keeps the admin token that it made."""
+    return settings.cache_dir / f"admin-token-{settings.endpoints.port}"
+
+
+def admin_token(settings: Settings) -> str:
+    """That of the settings, else one that is made and kept in a file. Raises `SettingsError` where it cannot be."""
+    configured = secret(settings.endpoints.admin_token)
+    if configured is not None:
+        return configured
+    path = admin_token_file(settings)
+    try:
+        token = make_admin_token(path)
+    except OSError as error:
+        raise SettingsError(
+            f"{PREFIX}CACHE_DIR={settings.cache_dir}: cannot be written ({error.strerror}): name a directory that this "
+            f"user may write"
+        ) from error
+    logger.info("admin token: %s", path)
+    return token
+
+
+def forget_admin_token(settings: Settings, access: Access) -> None:
+    """Remove the file of the token that was made, unless it holds that of a later server by now."""
+    if settings.endpoints.admin_token is not None:
+        return
+    path = admin_token_file(settings)
+    with suppress(OSError, ServingError):
+        access.check(Door.ADMIN, b"Bearer " + path.read_bytes())
+        path.unlink()
+
+
+def secret(value: SecretStr | None) -> str | None:
+    """What a secret setting holds."""
+    return None if value is None else value.get_secret_value()
