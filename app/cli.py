@@ -32,7 +32,7 @@ from app.repository.scan import scan
 from app.runtime.loader import Loader
 from app.runtime.trial import Compiled, Trial
 from app.settings import Settings, SettingsError
-from app.startup import admin_token_file, listen
+from app.startup import admin_token_file, check_certificate, listen
 
 #: What is for several workers, and is imported only then.
 CLUSTER = {"serve": "app.scaleout.node:serve", "command": "app.scaleout.commands:run"}
@@ -44,6 +44,7 @@ def serve(_: argparse.Namespace) -> NoReturn:
     if len(settings.runtime.devices) > 1:
         _of_cluster("serve")(settings)
     settings = settings.of_one_device()
+    check_certificate(settings)
     logs.configure(settings.log_format)
     endpoints, listener = settings.endpoints, listen(settings)
     config = uvicorn.Config(
@@ -67,7 +68,12 @@ def serve(_: argparse.Namespace) -> NoReturn:
 
 def _of_cluster(name: str) -> Any:
     module, function = CLUSTER[name].split(":")
-    return getattr(import_module(module), function)
+    try:
+        return getattr(import_module(module), function)
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"several devices need the extra: pip install 'inference-server[cluster]' (there is no {error.name})"
+        ) from error
 
 
 def cluster(arguments: argparse.Namespace) -> list[str]:

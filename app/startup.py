@@ -1,7 +1,8 @@
-"""What a server takes hold of before it serves, its port and then its admin token, and how it lets go of the latter."""
+"""What a server looks at and takes hold of before it serves: its certificate, its port, then its admin token."""
 
 import logging
 import socket
+import ssl
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,26 @@ def listen(settings: Settings) -> socket.socket:
         raise SettingsError(f"{PREFIX}ENDPOINTS_PORT={port}: cannot listen on {host}: {error.strerror}") from error
     # With the protocol told: without it asyncio does not turn Nagle's algorithm off.
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
+
+
+def check_certificate(settings: Settings) -> None:
+    """Raise `SettingsError` where TLS is asked for and certificate and key cannot be used."""
+    certificate, key = settings.endpoints.ssl_certfile, settings.endpoints.ssl_keyfile
+    if not certificate:
+        return
+    for name, file in (("SSL_CERTFILE", certificate), ("SSL_KEYFILE", key)):
+        try:
+            if file:
+                Path(file).read_bytes()
+        except OSError as error:
+            raise SettingsError(f"{PREFIX}ENDPOINTS_{name}={file}: cannot be read ({error.strerror})") from error
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as error:
+        raise SettingsError(
+            f"{PREFIX}ENDPOINTS_SSL_CERTFILE={certificate}: no PEM certificate with its key"
+            f"{'' if key is None else f' in {key}'} ({error})"
+        ) from error
 
 
 def admin_token_file(settings: Settings) -> Path:

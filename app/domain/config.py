@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import NoDecode
 
 
@@ -156,6 +156,13 @@ class EndpointsConfig(_Frozen):
     """PEM certificate chain; turns TLS on."""
     ssl_keyfile: str | None = None
     """PEM key of the certificate."""
+
+    @field_validator("ssl_keyfile")
+    @classmethod
+    def _of_a_certificate(cls, keyfile: str | None, others: ValidationInfo) -> str | None:
+        if keyfile and not others.data.get("ssl_certfile", "refused for another reason"):
+            raise ValueError("is the key of no certificate: set ssl_certfile too")
+        return keyfile
 
 
 def _replicas(value: Any) -> Any:

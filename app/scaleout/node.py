@@ -29,7 +29,7 @@ from app.scaleout.proxy_config import Plan, configuration
 from app.scaleout.supervisor import Child
 from app.scaleout.workers import Worker, environment, fleet
 from app.settings import PREFIX, Settings, SettingsError
-from app.startup import admin_token, forget_admin_token, listen, secret
+from app.startup import admin_token, check_certificate, forget_admin_token, listen, secret
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +50,10 @@ def serve(settings: Settings) -> NoReturn:
 
 
 def check(settings: Settings) -> None:
-    """Raise `SettingsError` for settings that contradict each other."""
+    """Raise `SettingsError` for settings that contradict each other, and files that they name in vain."""
     if not sys.platform.startswith("linux"):
         raise SettingsError(f"{PREFIX}RUNTIME_DEVICES: several devices are served on Linux only")
+    check_certificate(settings)
     if settings.cluster.mode != "lpt_packing":
         return
     if settings.scheduler.discipline not in DISCIPLINES:
@@ -246,9 +247,6 @@ def _write_certificate(settings: Settings, plan: Plan) -> None:
     certificate, key = settings.endpoints.ssl_certfile, settings.endpoints.ssl_keyfile
     if certificate is None:
         return
-    try:
-        parts = [Path(each).read_text() for each in (certificate, key) if each is not None]
-    except OSError as error:
-        raise SettingsError(f"{PREFIX}ENDPOINTS_SSL_CERTFILE={certificate}: {error}") from error
+    parts = [Path(each).read_text() for each in (certificate, key) if each is not None]
     plan.certificate.touch(0o600)
     plan.certificate.write_text("\n".join(parts))

@@ -84,6 +84,7 @@ BAD: list[tuple[type[BaseModel], str, list[Any]]] = [
     (EndpointsConfig, "keep_alive_seconds", [0]),
     (EndpointsConfig, "api_token", [""]),
     (EndpointsConfig, "admin_token", [""]),
+    (EndpointsConfig, "ssl_keyfile", ["key.pem"]),
 ]
 
 

@@ -1,5 +1,6 @@
 """What is refused before anything starts, and what one worker never loads."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,18 @@ def test_one_worker_loads_nothing_of_several():
     )
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.split() == []
+
+
+def test_several_devices_without_the_extra_are_refused_in_a_line_that_names_it():
+    code = "import sys; sys.modules['httpx'] = None; from app.cli import main; main(['serve'])"
+    environment = {**os.environ, "INFERENCE_SERVER_RUNTIME_DEVICES": "cpu:2"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "inference-server: several devices need the extra: pip install 'inference-server[cluster]' (there is no httpx)"
+    ]
 
 
 @pytest.mark.parametrize(("devices", "backend", "ordinal"), [("3", "auto", 3), ("cpu:1", "cpu", 0), ("", "auto", 0)])
