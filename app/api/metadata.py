@@ -8,7 +8,6 @@ from fastapi.responses import JSONResponse
 
 from app.api.paths import Version
 from app.api.schemas import Error, Live, ModelMetadata, ModelNames, ModelReady, Ready, ServerMetadata
-from app.domain.errors import ModelNotFound
 from app.domain.tensors import TensorSpec
 from app.engine.engine import Engine
 from app.engine.readiness import Readiness
@@ -104,9 +103,7 @@ def _models(routes: APIRouter, engine: Engine) -> None:
     @routes.get("/v2/models/{model}/ready", **ready)
     @routes.get("/v2/models/{model}/versions/{version}/ready", **ready)
     async def model_ready(model: str, version: Version) -> Response:
-        entry = engine.registry.public.get(model)
-        if entry is None:
-            raise ModelNotFound(f"unknown model {model!r}")
+        entry = engine.registry.find_public(model)
         serves = entry.state is ModelState.READY and entry.generation is not None
         if serves:
             engine.check_serves(model, version)  # such as without weights on the device, or a model that it calls

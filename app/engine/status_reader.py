@@ -124,7 +124,7 @@ def _with_calls(entries: Mapping[str, ModelEntry], name: str) -> Iterator[str]:
     yield from (each for each in calls or () if each in entries)
 
 
-def _readable(path: Path) -> str:
+def _readable(path: Path | str) -> str:
     """A path as text, also where its bytes are no UTF-8."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
@@ -153,11 +153,8 @@ def _models(
         generation = entries[name].generation
         if generation is not None and (calls := generation.bundle.spec.meta_models) is not None:
             model = _with_parts(model, generation, tuple(known[each] for each in calls if each in known))
-            missing = [each for each in calls if each not in known or known[each].serving is None]
-            if missing and not model.reason:
-                model = replace(model, reason=f"calls {', '.join(missing)}, not loaded: load that too")
-        if name in public:
-            told.append(model)
+        if (shown := public.get(name)) is not None:
+            told.append(replace(model, state=str(shown.state), reason=shown.reason))
     return tuple(told)
 
 

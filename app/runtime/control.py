@@ -208,7 +208,7 @@ class Control:
         generation = Generation(model_id, loaded.bundle, policy, Account() if old is None else old.account)
         check_fallbacks(name, generation, self._registry.entries)
         check_calls(name, spec, self._registry.entries)
-        now = self._clock()
+        now, reachable = self._clock(), self._registry.serving
         # Registry and scheduler change together, so that whoever reads the one and then the other can tell.
         with self._dispatcher.locked() as scheduler:
             scheduler.add_model(model_id, spec, policy)
@@ -220,6 +220,8 @@ class Control:
             self._executor.add_model(model_id, spec, policy.padding)
             self._registry.put(ModelEntry(name, ModelState.READY, "", generation))
         logger.info("model %s: ready as %s, %d bytes of weights", name, loaded.entry.form, loaded.entry.weight_bytes)
+        for hidden in sorted(reachable.keys() - self._registry.public.keys()):
+            logger.info("model %s: internal now: %s", hidden, self._registry.why_internal(hidden))
         if old is not None:
             self._weights.carry_over(old.model_id, model_id)
             self.on_retired(old)

@@ -1,7 +1,7 @@
 """Which models there are: name → entry, copy-on-write, so that anyone may read it without a lock."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -66,7 +66,9 @@ class ModelRegistry:
 
     @property
     def public(self) -> Mapping[str, ModelEntry]:
-        """The entries that clients see: without the models that only meta models call."""
+        """The entries that clients see: without the models that only meta models call, and meta models READY with all
+        that they call.
+        """
         return self._public
 
     @property
@@ -86,7 +88,8 @@ class ModelRegistry:
         entries.update({entry.name: entry for entry in come})
         internal = _internal(entries)
         self._entries = MappingProxyType(entries)
-        self._public = MappingProxyType({name: entry for name, entry in entries.items() if name not in internal})
+        shown = {name: _with_calls(entry, entries) for name, entry in entries.items() if name not in internal}
+        self._public = MappingProxyType(shown)
         served = [(name, entry.generation) for name, entry in self._public.items()]
         self.serving = {name: each for name, each in served if each is not None and each.resident}
 
@@ -97,28 +100,59 @@ class ModelRegistry:
                 return name
         raise ModelNotFound("the model was unloaded")
 
+    def why_internal(self, name: str) -> str:
+        """Why clients cannot ask for a model that is there."""
+        served = [
+            (caller, each.generation.bundle.spec) for caller, each in sorted(self._entries.items()) if each.generation
+        ]
+        callers = [repr(caller) for caller, spec in served if name in (spec.meta_models or ())]
+        if not callers:
+            return "its manifest says expose: false"
+        return f"called by {', '.join(callers)}; its manifest may say expose: true"
+
+    def find_public(self, name: str) -> ModelEntry:
+        """The entry of a name, for clients: a model that only meta models call is not found. Raises `ModelNotFound`."""
+        entry = self._public.get(name)
+        if entry is None and name in self._entries:
+            raise ModelNotFound(f"model {name!r} is internal: {self.why_internal(name)}")
+        if entry is None:
+            raise ModelNotFound(f"unknown model {name!r}")
+        return entry
+
     def resolve_public(self, name: str, version: str | None = None) -> Generation:
-        """As `resolve`, for clients: to them a model that only meta models call is unknown."""
-        return _resolve(self._public, name, version)
+        """As `resolve`, for clients. Raises what `find_public` does too."""
+        return _serving(self.find_public(name), version)
 
     def resolve(self, name: str, version: str | None = None) -> Generation:
         """The generation that serves `name` now. Raises `ModelNotFound` or `ModelUnavailable`.
 
         Why a model is unavailable is for status and index only: the reason may tell of files on this machine.
         """
-        return _resolve(self._entries, name, version)
+        entry = self._entries.get(name)
+        if entry is None:
+            raise ModelNotFound(f"unknown model {name!r}")
+        return _serving(entry, version)
 
 
-def _resolve(entries: Mapping[str, ModelEntry], name: str, version: str | None) -> Generation:
-    entry = entries.get(name)
-    if entry is None:
-        raise ModelNotFound(f"unknown model {name!r}")
+def _serving(entry: ModelEntry, version: str | None) -> Generation:
     if entry.generation is None:
-        raise ModelUnavailable(f"model {name!r} is {entry.state}: /status says why")
+        raise ModelUnavailable(f"model {entry.name!r} is {entry.state}: /status says why")
     served = entry.generation.bundle.spec.version
     if version is not None and version != served:
-        raise ModelNotFound(f"unknown version {version!r} of model {name!r}: the one served is {served!r}")
+        raise ModelNotFound(f"unknown version {version!r} of model {entry.name!r}: the one served is {served!r}")
     return entry.generation
+
+
+def _with_calls(entry: ModelEntry, entries: Mapping[str, ModelEntry]) -> ModelEntry:
+    """A meta model as READY as what it calls; any other as it is."""
+    calls = () if entry.generation is None else entry.generation.bundle.spec.meta_models or ()
+    missing = [name for name in calls if name not in entries or entries[name].generation is None]
+    if not missing:
+        return entry
+    if all(name in entries and entries[name].state is ModelState.LOADING for name in missing):
+        return replace(entry, state=ModelState.LOADING)
+    reason = entry.reason or f"calls {', '.join(missing)}, not loaded: load that too"
+    return replace(entry, state=ModelState.UNAVAILABLE, reason=reason)
 
 
 def _internal(entries: Mapping[str, ModelEntry]) -> frozenset[str]:

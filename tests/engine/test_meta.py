@@ -364,12 +364,15 @@ def test_a_meta_model_may_not_call_a_meta_model_whichever_comes_last(stage, load
         load_meta("def run(inputs, call):\n    return call('a', inputs)\n", ["a"], name="later")
 
 
-async def test_sub_models_are_internal_unless_their_manifests_expose_them(stage, load_meta):
+async def test_sub_models_are_internal_unless_their_manifests_expose_them(stage, load_meta, caplog):
     stage.load("a")
     stage.load("b", manifest="expose: true\n")
     assert stage.engine.resolve("a", None)
-    load_meta()
-    with pytest.raises(ModelNotFound, match="unknown model 'a'"):
+    with caplog.at_level(logging.INFO):
+        load_meta()
+    told = "called by 'meta'; its manifest may say expose: true"
+    assert [line for line in caplog.messages if "internal" in line] == [f"model a: internal now: {told}"]
+    with pytest.raises(ModelNotFound, match=f"model 'a' is internal: {told}"):
         stage.engine.resolve("a", None)
     assert stage.engine.resolve("b", None)
     stage.control.unload_model("meta").result(30)
@@ -461,10 +464,10 @@ async def test_a_meta_model_serves_once_the_models_it_calls_do(stage, load_meta)
     stage.load("a")
     load_meta()
     [told] = stage.status().read().models
-    assert told.reason == "calls b, not loaded: load that too"
+    assert (told.state, told.reason) == ("UNAVAILABLE", "calls b, not loaded: load that too")
     with pytest.raises(ModelUnavailable, match="calls model 'b'"):
         stage.engine.check_serves("meta", None)
     stage.load("b")
     stage.engine.check_serves("meta", None)
     [told] = stage.status().read().models
-    assert told.reason == ""
+    assert (told.state, told.reason) == ("READY", "")

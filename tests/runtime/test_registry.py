@@ -12,11 +12,11 @@ from app.runtime.registry import Generation, ModelEntry, ModelRegistry, ModelSta
 from tests.builders import spec
 
 
-def entry(name, model_id=None, version="1", reason=""):
+def entry(name, model_id=None, version="1", reason="", **changes):
     """A model that serves under `model_id`, or one that cannot."""
     if model_id is None:
         return ModelEntry(name, ModelState.UNAVAILABLE, reason)
-    bundle = Bundle(Path(name), spec(name, version=version), Hooks(), "digest", None)
+    bundle = Bundle(Path(name), spec(name, version=version, **changes), Hooks(), "digest", None)
     return ModelEntry(name, ModelState.READY, reason, Generation(model_id, bundle))
 
 
@@ -64,6 +64,33 @@ def test_an_unknown_name_is_not_found(registry, name):
     registry.put(entry("a", "a@1"))
     with pytest.raises(ModelNotFound, match="unknown model"):
         registry.resolve(name)
+
+
+def test_a_meta_model_is_as_ready_as_what_it_calls(registry):
+    registry.put(entry("meta", "meta@1", meta_models=("a", "b")))
+    registry.put(entry("a", "a@1"))
+    shown = registry.public["meta"]
+    assert (shown.state, shown.reason) == (ModelState.UNAVAILABLE, "calls b, not loaded: load that too")
+    registry.put(ModelEntry("b", ModelState.LOADING))
+    assert (registry.public["meta"].state, registry.public["meta"].reason) == (ModelState.LOADING, "")
+    registry.put(entry("b", "b@1"))
+    assert registry.public["meta"] is registry.entries["meta"]
+    assert registry.entries["meta"].state is ModelState.READY
+
+
+def test_clients_are_told_why_they_cannot_ask_for_what_is_there(registry):
+    registry.put(entry("a", "a@1"))
+    registry.put(entry("b", "b@1", expose=False))
+    registry.put(entry("c", "c@1", expose=True))
+    registry.put(entry("pair", "pair@1", meta_models=("a", "c")))
+    registry.put(entry("other", "other@1", meta_models=("a",)))
+    with pytest.raises(ModelNotFound, match="'a' is internal: called by 'other', 'pair'; its manifest may say expose"):
+        registry.resolve_public("a")
+    with pytest.raises(ModelNotFound, match="'b' is internal: its manifest says expose: false"):
+        registry.find_public("b")
+    with pytest.raises(ModelNotFound, match="unknown model 'd'"):
+        registry.resolve_public("d")
+    assert registry.resolve_public("c").model_id == "c@1"
 
 
 @pytest.mark.parametrize("version", ["2", "", "01", "1.0"])
