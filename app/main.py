@@ -49,7 +49,7 @@ from app.runtime.tuning import Tuning
 from app.runtime.watcher import RepositoryWatcher
 from app.runtime.weights import WeightCache
 from app.scheduling.scheduler import Scheduler
-from app.settings import Settings, SettingsError
+from app.settings import PREFIX, Settings, SettingsError
 from app.startup import admin_token, forget_admin_token, secret
 
 logger = logging.getLogger(__name__)
@@ -133,6 +133,12 @@ def _watcher(settings: Settings, control: Control, readiness: Readiness) -> Repo
         control,
         poll_seconds=settings.model_poll_seconds if settings.model_control_mode == "dynamic" else None,
         on_started=readiness.expect,
+        named={
+            f"{PREFIX}MODELS_INCLUDE": settings.models_include,
+            f"{PREFIX}STARTUP_MODELS": settings.startup_models or (),
+            f"{PREFIX}REQUIRED_MODELS": settings.required_models,
+            f"{PREFIX}SCHEDULER_MODELS": settings.scheduler.models,
+        },
     )
 
 

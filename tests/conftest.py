@@ -4,7 +4,7 @@ import concurrent.futures
 import gc
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from math import inf
@@ -160,12 +160,14 @@ class Stage:
         roots: Sequence[Path] | None = None,
         poll_seconds: float | None = None,
         readiness: Readiness | None = None,
+        named: Mapping[str, Sequence[str]] | None = None,
     ):
         """Another watcher of the same directory."""
         told = (readiness or self.readiness).expect
         watcher = RepositoryWatcher(
-            roots or [self.root], include, startup, self.control, poll_seconds=poll_seconds, on_started=told
-        )
+            roots or [self.root], include, startup, self.control, poll_seconds=poll_seconds, on_started=told,
+            named=named,
+        )  # fmt: skip
         self.watchers.append(watcher)
         return watcher
 

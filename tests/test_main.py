@@ -5,9 +5,11 @@ import logging
 
 import pytest
 
-from app.domain.config import EndpointsConfig
+from app.domain.config import EndpointsConfig, ModelPolicy, SchedulerConfig
+from app.domain.errors import ModelNotFound
 from app.main import build_node, recent_file, stop_node
 from app.settings import Settings
+from tests.builders import write_identity_bundle
 
 
 @pytest.fixture
@@ -35,6 +37,24 @@ def test_it_is_kept_beside_the_record_where_there_is_one(make_node, tmp_path):
     node.engine.watchdog.on_lost()
     assert recent_file(node.settings) == tmp_path / "records" / "recent-1.json"
     assert recent_file(node.settings).is_file()
+
+
+def test_names_of_models_in_settings_are_looked_for(make_node, tmp_path):
+    write_identity_bundle(tmp_path, "tabular")
+    node = make_node(
+        models_include=("tabul",),
+        startup_models=("nope",),
+        required_models=("gone",),
+        scheduler=SchedulerConfig(models={"tabula": ModelPolicy()}),
+    )
+    with pytest.raises(ModelNotFound):
+        node.watcher.find("tabular")  # which looks
+    assert {place for place in node.watcher.problems if isinstance(place, str)} == {
+        "INFERENCE_SERVER_MODELS_INCLUDE: tabul",
+        "INFERENCE_SERVER_STARTUP_MODELS: nope",
+        "INFERENCE_SERVER_REQUIRED_MODELS: gone",
+        "INFERENCE_SERVER_SCHEDULER_MODELS: tabula",
+    }
 
 
 def test_the_settings_are_one_line_at_the_start(make_node, caplog):

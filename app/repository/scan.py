@@ -2,12 +2,12 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from app.repository.files import bundle_files, is_bundle, name_fault
+from app.repository.files import MANIFEST_FILE, MODEL_FILE, bundle_files, is_bundle, name_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,14 @@ class Found:
 class Scan:
     """One look at the model directories: the bundles by model name, and what is wrong with other paths.
 
-    A bundle whose directory or root cannot be read just now stays as it was last seen, and has a problem.
+    A bundle whose directory or root cannot be read just now stays as it was last seen, and has a problem. What is
+    `passed_over` lies where bundles are looked for and is none; the text says what would make it one. Names that begin
+    with `.` or `_` are for other things, and never told of.
     """
 
     bundles: Mapping[str, Found]
     problems: Mapping[Path, str]
+    passed_over: Mapping[Path, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +79,14 @@ def scan(roots: Iterable[Path], previous: Scan | None = None) -> Scan:
     before = previous.bundles if previous is not None else {}
     bundles: dict[str, Found] = {}
     problems: dict[Path, str] = {}
+    passed_over: dict[Path, str] = {}
     for root in roots:
-        for name, found in _scan_root(root, before, problems).items():
+        for name, found in _scan_root(root, before, problems, passed_over).items():
             if name in bundles:
                 problems[found.path] = f"{bundles[name].path} has the same model name: rename one of them"
             else:
                 bundles[name] = found
-    return Scan(bundles, problems)
+    return Scan(bundles, problems, passed_over)
 
 
 def diff(old: Mapping[str, Found], new: Mapping[str, Found]) -> tuple[Change, ...]:
@@ -114,19 +118,24 @@ def _same_files(found: Found, other: Found | None) -> bool:
     return other is not None and found.signature == other.signature
 
 
-def _scan_root(root: Path, before: Mapping[str, Found], problems: dict[Path, str]) -> dict[str, Found]:
-    """The bundles of one root by model name; `problems` receives what is wrong with it or in it."""
+def _scan_root(
+    root: Path, before: Mapping[str, Found], problems: dict[Path, str], passed_over: dict[Path, str]
+) -> dict[str, Found]:
+    """The bundles of one root by model name; the last two receive what is wrong with it or in it."""
     try:
-        with os.scandir(root) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        names, loose = _listed(root)
+        told = _about_root(root, names, loose)
     except OSError as error:
         problems[root] = f"cannot be read ({error.strerror}): its models stay as they were"
         return {name: found for name, found in before.items() if found.path.parent == root}
+    passed_over |= told
     bundles: dict[str, Found] = {}
     for name in names:
         path = root / name
         try:
             if not is_bundle(path):
+                if not name.startswith("_"):
+                    passed_over[path] = _about_folder(path)
                 continue
             found = Found(path, _signature(path))
         except OSError as error:
@@ -139,6 +148,39 @@ def _scan_root(root: Path, before: Mapping[str, Found], problems: dict[Path, str
         else:
             bundles[name] = found
     return bundles
+
+
+def _listed(folder: Path) -> tuple[list[str], list[str]]:
+    """Directories in a directory, and ONNX files, by name. Raises `OSError`."""
+    with os.scandir(folder) as entries:
+        shown = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    folders = [entry.name for entry in shown if entry.is_dir()]
+    return folders, [entry.name for entry in shown if entry.name.endswith(".onnx") and entry.is_file()]
+
+
+def _about_root(root: Path, folders: Sequence[str], loose: Sequence[str]) -> dict[Path, str]:
+    """What is passed over of a root itself, and of its files. Raises `OSError`."""
+    if is_bundle(root):
+        holder = root.absolute().parent
+        return {root: f"is a bundle, and no directory of bundles: name the directory that it lies in, {holder}"}
+    if not folders and not loose:
+        return {root: f"holds no bundle: put a directory with a {MODEL_FILE} into it"}
+    return {
+        root / name: f"is no bundle, which is a directory: put it at {root / Path(name).stem / MODEL_FILE}, or let "
+        f"`inference-server pack` do it"
+        for name in loose
+    }
+
+
+def _about_folder(folder: Path) -> str:
+    """Why a directory is no bundle. Raises `OSError`."""
+    _, models = _listed(folder)
+    if models:
+        return f"is no bundle: rename {models[0]} to {MODEL_FILE}, or name it in a {MANIFEST_FILE} (file: {models[0]})"
+    return (
+        f"is no bundle: it has neither {MODEL_FILE} nor {MANIFEST_FILE}; where it holds bundles itself, name it in "
+        f"model_dirs, and where it is for something else, begin its name with an underscore"
+    )
 
 
 def _signature(bundle_dir: Path) -> str:

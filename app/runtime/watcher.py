@@ -3,7 +3,8 @@
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -21,7 +22,8 @@ class RepositoryWatcher:
 
     `poll_seconds` None looks once. After the start a change counts when two looks saw the same files, so a bundle
     that is being copied waits. `on_started` is told the names of the start (dispatcher thread), before they load.
-    A look that fails is logged and a problem of every directory, and is tried again.
+    A look that fails is logged and a problem of every directory, and is tried again. `named` are the names, or patterns
+    of names, that settings speak of, by setting: one that no bundle has is a problem.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class RepositoryWatcher:
         *,
         poll_seconds: float | None,
         on_started: Callable[[Iterable[str]], None],
+        named: Mapping[str, Iterable[str]] | None = None,
     ) -> None:
         self._roots = roots
         self._include = include
@@ -40,13 +43,14 @@ class RepositoryWatcher:
         self._control = control
         self._poll_seconds = poll_seconds
         self._on_started = on_started
+        self._named = named or {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
         self._last = Scan({}, {})
         self._applied: dict[str, Found] = {}
         self._blind = False
-        self.problems: dict[Path, str] = {}
-        """What is wrong in the model directories, swapped whole."""
+        self.problems: dict[Path | str, str] = {}
+        """What is wrong by path in the model directories, and by setting; swapped whole."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -75,7 +79,7 @@ class RepositoryWatcher:
         names = [name for name in self._applied if _matches(name, self._startup)]
         self._blind = self._sees_nothing()
         if self._blind:
-            logger.error("not ready: no model directory can be read: %s", ", ".join(map(str, self.problems)))
+            logger.error("not ready: no model directory can be read: %s", ", ".join(map(str, self._last.problems)))
         self._control.announce(self._applied.keys() - names, names, _nobody if self._blind else self._on_started)
         return [self._control.load_model(name, self._applied[name].path) for name in names]
 
@@ -96,7 +100,7 @@ class RepositoryWatcher:
 
     def _sees_nothing(self) -> bool:
         """Whether no model directory could be read: a wrong path, which must not look like a server without models."""
-        return bool(self._roots) and not self._last.bundles and self.problems.keys() >= set(self._roots)
+        return bool(self._roots) and not self._last.bundles and self._last.problems.keys() >= set(self._roots)
 
     def _settled(self, name: str, last: Scan) -> Found | None:
         now = self._last.bundles.get(name)
@@ -118,12 +122,20 @@ class RepositoryWatcher:
 
     def _look(self, previous: Scan | None = None) -> Scan:
         found = scan(self._roots, previous)
-        problems = dict(found.problems)
-        for path, fault in problems.items():
-            if self.problems.get(path) != fault:
-                logger.error("%s: %s", path, fault)
+        warnings: dict[Path | str, str] = {
+            path: fault
+            for path, fault in found.passed_over.items()
+            if previous is None or path in previous.passed_over  # else it may be a bundle that is being copied
+        }
+        if not found.problems.keys() & set(self._roots):
+            warnings |= _unmatched(self._named, found.bundles)
+        problems = warnings | found.problems
+        for place, fault in problems.items():
+            if self.problems.get(place) != fault:
+                logger.log(logging.WARNING if place in warnings else logging.ERROR, "%s: %s", place, fault)
         self.problems = problems
-        return Scan({n: each for n, each in found.bundles.items() if _matches(n, self._include)}, problems)
+        bundles = {name: each for name, each in found.bundles.items() if _matches(name, self._include)}
+        return Scan(bundles, found.problems, found.passed_over)
 
     def _run(self) -> None:
         look = self._start
@@ -150,6 +162,18 @@ class RepositoryWatcher:
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _unmatched(named: Mapping[str, Iterable[str]], names: Collection[str]) -> dict[Path | str, str]:
+    """What to say of names in settings that no bundle has; it may come later, so that is no error."""
+    told: dict[Path | str, str] = {}
+    for setting, patterns in named.items():
+        for pattern in patterns:
+            if pattern != "*" and not any(_matches(name, (pattern,)) for name in names):
+                close = get_close_matches(pattern, names, n=1)
+                meant = f": did you mean {close[0]!r}?" if close else ""
+                told[f"{setting}: {pattern}"] = f"the model directories hold no such model{meant}"
+    return told
 
 
 def _nobody(_: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ BUNDLES = Path(__file__).parents[2] / "bundles"
 PLAIN = ("faces-landmarks", "faces-propose", "faces-refine", "filetype", "orientation", "tabular", "vad")
 SHIPPED = ("faces", *PLAIN)
 
-OPTIONAL = BUNDLES / "optional"
+OPTIONAL = BUNDLES / "_optional"
 
 HOOKS = sorted([*BUNDLES.glob("*/hooks.py"), *OPTIONAL.glob("*/hooks.py")])
 
@@ -25,10 +25,11 @@ def test_directory_holds_the_bundles_and_nothing_wrong():
     seen = scan([BUNDLES])
     assert set(SHIPPED) <= set(seen.bundles)
     assert not {path.name for path in seen.problems} & set(SHIPPED)
+    assert BUNDLES / "_optional" not in seen.passed_over
 
 
 def test_optional_bundles_are_not_served_by_themselves():
-    assert "optional" not in scan([BUNDLES]).bundles
+    assert "_optional" not in scan([BUNDLES]).bundles
     assert set(scan([OPTIONAL]).bundles) == {"embed"}
 
 

