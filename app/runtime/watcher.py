@@ -129,7 +129,7 @@ class RepositoryWatcher:
         }
         if not found.problems.keys() & set(self._roots):
             warnings |= _unmatched(self._named, found.bundles)
-        problems = warnings | found.problems
+        problems: dict[Path | str, str] = dict([*warnings.items(), *found.problems.items()])
         for place, fault in problems.items():
             if self.problems.get(place) != fault:
                 logger.log(logging.WARNING if place in warnings else logging.ERROR, "%s: %s", place, fault)
