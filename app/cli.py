@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from importlib import import_module
+from importlib.metadata import version
 from math import ceil
 from pathlib import Path
 from typing import Any, NoReturn
@@ -110,7 +111,8 @@ def check(arguments: argparse.Namespace) -> list[str]:
     """Try bundles as the server would; what would keep them from being served."""
     settings, faults = Settings.load(), []
     with _trial(settings) as trial:
-        for path in terminal.progress("checking", [path.absolute() for path in arguments.bundles]):
+        bundles = [found for path in arguments.bundles for found in _bundles_in(path.absolute())]
+        for path in terminal.progress("checking", bundles):
             try:
                 found = trial.compile(path)
                 runs = trial.run(found)
@@ -133,22 +135,25 @@ def pack(arguments: argparse.Namespace) -> list[str]:
     with packing.staged(target) as staging, _trial(settings) as trial:
         try:
             packing.copy_model(file, external_files(read_graph(file)), staging)
-            _write_what_compiles(trial, staging, f"packed from {file.name}")
+            warnings = _write_what_compiles(trial, staging, f"packed from {file.name}")
         except ServingError as error:
             raise BundleError(error.message.replace(str(staging / MODEL_FILE), str(file))) from error
+    terminal.tell(f"warning: {target.name}", warnings)
     terminal.console().print(f"{target}: read its manifest.yaml, then try it: inference-server check {target}")
     return []
 
 
-def _write_what_compiles(trial: Trial, staging: Path, origin: str) -> None:
-    """A manifest with a batch if that can be run, else without."""
+def _write_what_compiles(trial: Trial, staging: Path, origin: str) -> list[str]:
+    """A manifest with a batch if that can be run, else without; what there is to say of it."""
     packing.write_manifest(staging, origin)
     try:
-        for path in terminal.progress("compiling", [staging]):
-            trial.compile(path)
+        [found] = [trial.compile(path) for path in terminal.progress("compiling", [staging])]
     except BundleError as error:
-        packing.write_manifest(staging, origin, unbatched=error.message.removeprefix(f"{staging}/"))
+        fault = error.message.removeprefix(f"{staging}/")
+        packing.write_manifest(staging, origin, unbatched=fault)
         trial.compile(staging)
+        return [f"its requests run alone, since a batch does not run: {fault}"]
+    return list(found.warnings)
 
 
 def status(arguments: argparse.Namespace) -> list[str]:
@@ -198,8 +203,15 @@ def _find_bundles(paths: Sequence[Path], include: Sequence[str]) -> tuple[list[P
     look = scan([path for path in folders if path not in bundles])
     faults = [f"{path}: is no directory: name a bundle, or what holds bundles" for path in paths if not path.is_dir()]
     faults += [f"{path}: {fault}" for path, fault in look.problems.items()]
+    terminal.tell("warning", [f"{path}: {fault}" for path, fault in look.passed_over.items()])
     found = [each.path for name, each in sorted(look.bundles.items()) if any(fnmatchcase(name, p) for p in include)]
     return bundles + found, faults
+
+
+def _bundles_in(path: Path) -> list[Path]:
+    """The bundles that a directory holds; where it holds none, or is one, itself."""
+    held = {} if is_bundle(path) else scan([path]).bundles
+    return [held[name].path for name in sorted(held)] or [path]
 
 
 @contextmanager
@@ -235,13 +247,14 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve ONNX models over HTTP.",
         epilog="All commands obey INFERENCE_SERVER_… and the node file, as serve does.",
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version('inference-server')}")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="serve the bundles in model_dirs").set_defaults(run=serve)
     command = commands.add_parser("compile", help="fill the compile cache ahead of time")
     command.add_argument("bundles", nargs="*", type=Path, help="bundles, or directories of them; by default model_dirs")
     command.set_defaults(run=compile_bundles)
     command = commands.add_parser("check", help="try bundles, and tell what they cost")
-    command.add_argument("bundles", nargs="+", type=Path)
+    command.add_argument("bundles", nargs="+", type=Path, help="bundles, or directories of them")
     command.set_defaults(run=check)
     command = commands.add_parser("pack", help="write a bundle from an ONNX file")
     command.add_argument("model", type=Path, help="the ONNX file")

@@ -201,6 +201,8 @@ def _explain(fault: ErrorDetails) -> str:
         for inner in types:
             known = inner.model_fields if isinstance(inner, type) and issubclass(inner, BaseModel) else known
         return f"{name}: no such setting; known are: {', '.join(known)}"
+    if fault["type"] in ("too_short", "string_too_short") and not fault["input"]:
+        return f"{name}: is empty: give it a value, or leave it out"
     return f"{name}={'(hidden)' if SecretStr in types else repr(fault['input'])}: {fault['msg']}"
 
 
@@ -220,8 +222,8 @@ def _refuse_unknown(known: set[str]) -> None:
     for name in sorted(os.environ):
         if name.upper().startswith(PREFIX) and name not in known:
             close = get_close_matches(name.upper(), known, n=1)
-            meant = f"did you mean {close[0]}? " if close else ""
-            raise SettingsError(f"unknown environment variable {name}: {meant}known are: {', '.join(sorted(known))}")
+            meant = f"did you mean {close[0]}?" if close else f"known are: {', '.join(sorted(known))}"
+            raise SettingsError(f"unknown environment variable {name}: {meant}")
 
 
 def _node_file(path: str | None) -> Mapping[str, Any]:

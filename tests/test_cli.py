@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +177,37 @@ def test_check_warns_of_batches_that_are_none_and_passes(run, place):
     assert "warning: m: its batches are unsafe: output 'y' of a row changes by" in err
 
 
+def test_check_and_pack_say_why_requests_run_alone_and_what_to_do(run, place):
+    file = models.save(place, models.no_batch()[0], "original.onnx")
+    told = "warning: m: its requests run alone: output 'y' has no batch axis; if rows are independent, export it with"
+    code, _, err = run("pack", file, place / "bundles" / "m")
+    assert (code, told in err) == (0, True)
+    code, out, err = run("check", place / "bundles" / "m")
+    assert (code, "batches alone" in out, told in err) == (0, True, True)
+    manifest = place / "bundles" / "m" / "manifest.yaml"
+    manifest.write_text(f"{manifest.read_text()}\nbatching: {{enabled: false}}\n")
+    code, out, err = run("check", place / "bundles" / "m")
+    assert (code, "batches alone" in out, "warning" in err) == (0, True, False)
+
+
+def test_check_takes_directories_of_bundles(run, place):
+    for name in "ba":
+        write_identity_bundle(place / "bundles", name)
+    code, _, err = run("check", place / "bundles", place / "bundles" / "a")
+    assert (code, err.splitlines()) == (0, ["[1/3] checking a", "[2/3] checking b", "[3/3] checking a"])
+
+
+def test_compile_tells_of_what_it_passes_over(run, place):
+    (place / "bundles" / "loose.onnx").touch()
+    code, _, err = run("compile")
+    assert (code, err.startswith(f"warning: {place}/bundles/loose.onnx: is no bundle")) == (0, True)
+
+
+def test_the_version_is_told(run):
+    code, out, _ = run("--version")
+    assert (code, out) == (0, f"inference-server {version('inference-server')}\n")
+
+
 def test_check_says_file_key_and_remedy_and_goes_on(run, place):
     bad = write_identity_bundle(place / "bundles", "bad", manifest="colour: red\n")
     good = write_identity_bundle(place / "bundles", "good")
@@ -215,7 +247,7 @@ def test_a_meta_model_has_nothing_to_compile_and_nothing_to_run(run, place):
     code, out, _ = run("compile")
     assert (code, rows(out)[0][:2], rows(out)[0][6]) == (0, ["meta", "meta"], "")
     code, out, err = run("check", path)
-    assert (code, rows(out), "error" in err) == (0, [], False)
+    assert (code, out, "error" in err) == (0, "meta: a meta model, calls no other\n", False)
 
 
 # pack
@@ -248,8 +280,9 @@ def test_what_pack_writes_passes_check_and_says_what_the_graph_says(run, place, 
 def test_a_model_that_runs_in_no_batch_is_packed_without_and_the_manifest_says_why(run, place):
     file = models.save(place, models.fixed_inside()[0], "original.onnx")
     target = place / "bundles" / "m"
-    run("pack", file, target)
+    _, _, err = run("pack", file, target)
     text = (target / "manifest.yaml").read_text()
+    assert "warning: m: its requests run alone, since a batch does not run: model.onnx" in err
     assert "batching: {enabled: false}" in text
     assert "cannot run at batch size" in text
     assert ".packing" not in text

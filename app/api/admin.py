@@ -76,8 +76,9 @@ def _read(kind: type[B], body: dict[str, Any]) -> B:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"])
-        known = f"; known are: {', '.join(kind.model_fields)}" if first["type"] == "extra_forbidden" else ""
-        raise InvalidRequest(f"field {field!r}: {first['msg']}{known}, got {first['input']!r:.100}") from None
+        if first["type"] == "extra_forbidden":
+            raise InvalidRequest(f"no field {field!r:.100}: known are {', '.join(kind.model_fields)}") from None
+        raise InvalidRequest(f"field {field!r}: {first['msg']}, got {first['input']!r:.100}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,9 @@ def router(engine: Engine, explicit: bool) -> APIRouter:
 
 def _require(explicit: bool) -> None:
     if not explicit:
-        raise Unsupported("explicit load and unload need model_control_mode=explicit")
+        raise Unsupported(
+            "explicit load and unload need model_control_mode=explicit; in this one add or remove its directory"
+        )
 
 
 def _refuse_parameters(body: dict[str, Any]) -> None:

@@ -58,8 +58,10 @@ def compiled_table(found: Iterable[Compiled]) -> Table:
 
 
 def check_table(found: Compiled, runs: Iterable[Execution]) -> Group:
-    """A line on the bundle, then a row for each (variant, size)."""
+    """A line on the bundle, then a row for each (variant, size); of a meta model only whom it calls."""
     name, form, weights, scratch, batches = _facts(found)
+    if (calls := found.spec.meta_models) is not None:
+        return Group(Text(f"{name}: a meta model, calls {', '.join(calls) or 'no other'}"))
     graphs = {(graph.variant, graph.size): graph.excuse or "replayed" for graph in found.entry.graphs}
     table = _table(["variant"], ["size", "per run", "per row", "memory"], *([["CUDA graph"]] if graphs else []))
     for run in runs:

@@ -271,6 +271,8 @@ def _complaint(detail: ErrorDetails) -> str:
             text = f"{given!r} holds no keys: write them below it, or in braces"
         case "string_type":
             text = f"{given!r} is not a string: put it in quotes"
+        case "literal_error" if isinstance(given, int) and f"'{given}'" in detail["msg"]:
+            text = f'{given} is a number: write it in quotes: "{given}"'
         case "value_error":
             text = str(detail["ctx"]["error"])
         case _:

@@ -35,7 +35,9 @@ class Compiled:
 
     @property
     def verdict(self) -> str:
-        """Whether its batches are safe; "alone" where nothing is batched by declaration."""
+        """Whether its batches are safe; "alone" where nothing is batched by declaration, nothing for a meta model."""
+        if self.spec.is_meta:
+            return ""
         return str(self.spec.batch_safety.verdict) if self.spec.batch_safety is not None else "alone"
 
     @property
@@ -43,7 +45,12 @@ class Compiled:
         """What an operator should know, though it is served."""
         if self.entry.reason and self.entry.form != PLAIN:
             yield f"its weights are kept in form {self.entry.form}: {self.entry.reason}"
-        if self.spec.batching_reason and self.verdict not in ("alone", Verdict.OFF):
+        if self.verdict == "alone" and self.spec.batching:  # else the manifest wants it so
+            yield (
+                f"its requests run alone: {self.spec.batching_reason}; if rows are independent, export it with a "
+                f"dynamic batch axis, else say so in the manifest (batching: {{enabled: false}})"
+            )
+        elif self.spec.batching_reason and self.verdict not in ("", "alone", Verdict.OFF):
             yield f"its batches are {self.verdict}: {self.spec.batching_reason}"
 
 

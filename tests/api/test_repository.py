@@ -85,7 +85,7 @@ async def test_in_a_self_managed_mode_nobody_loads_or_unloads(api, stage, path):
     stage.load()
     answer = await api.post(path)
     assert (answer.status_code, answer.json()["code"]) == (409, "unsupported")
-    assert "model_control_mode=explicit" in answer.json()["error"]
+    assert "model_control_mode=explicit; in this one add or remove its directory" in answer.json()["error"]
     assert (await api.infer([1])).status_code == 200
 
 

@@ -309,7 +309,8 @@ def test_what_a_meta_model_lacks_or_cannot_mean_is_named_with_the_remedy(meta_di
     ("keys", "said"),
     [
         ({"format_version": None}, "format_version: Input should be '1', not None"),
-        ({"format_version": 1}, "format_version: Input should be '1', not 1"),
+        ({"format_version": 1}, 'format_version: 1 is a number: write it in quotes: "1"'),
+        ({"format_version": 2}, "format_version: Input should be '1', not 2"),
         ({"calls": ["a"]}, "calls: belongs to kind: meta: write that too, or remove it"),
         ({"expose": "no"}, "expose: Input should be a valid boolean, not 'no'"),
         ({"kind": "other"}, "kind: Input should be 'model' or 'meta', not 'other'"),
