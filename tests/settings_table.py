@@ -1,5 +1,6 @@
 """The README's tables of settings, of the classes that define them: `python -m tests.settings_table` renews them."""
 
+import re
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -25,6 +26,10 @@ TITLES = {
 }
 
 _BOUNDS: Sequence[tuple[type[Any], str]] = ((Gt, ">"), (Ge, "≥"), (Lt, "<"), (Le, "≤"))
+
+
+#: The meaning tells what is taken where nothing is set.
+_CHOSEN = re.compile(r"(?<!none )(?<!nowhere )by default", re.DOTALL)
 
 
 def tables() -> str:
@@ -62,7 +67,7 @@ def _default(field: FieldInfo) -> str:
         return "`{}`" if field.default_factory is dict else "the user's"
     value = field.default
     if value is None:
-        return "none"
+        return "automatic" if _CHOSEN.search(field.description or "") else "none"
     if isinstance(value, tuple):
         return f"`{','.join(map(str, value))}`" if value else "none"
     if isinstance(value, bool):

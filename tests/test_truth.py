@@ -56,8 +56,9 @@ def test_the_readme_has_every_setting_as_the_classes_define_it():
 @pytest.mark.parametrize(
     "row",
     [
-        "| `STARTUP_MODELS` | none | Models loaded at start; by default all, none in `explicit` mode. |",
+        "| `STARTUP_MODELS` | automatic | Models loaded at start; by default all, none in `explicit` mode. |",
         "| `RUNTIME_MEM_FRACTION` | `0.9` | Part of the device memory that the server may use. (> 0, ≤ 1) |",
+        "| `RECORD_DIR` | none | Where arrivals are recorded for the simulator; nowhere by default. |",
         "| `LOG_FORMAT` | `text` | Form of the log lines. (`text`, `json`) |",
         "| `weight` | `1` | Relative share of device time under `fair`. (> 0) |",
     ],
