@@ -43,6 +43,13 @@ def test_a_load_runs_every_size_before_the_first_request_and_seeds_the_costs(sta
     assert {size: round(seconds) for (_, size), seconds in costs.items()} == {1: 10, 2: 20, 4: 40}
 
 
+def test_a_load_spares_others_a_second_run_of_what_the_compile_child_has_measured(stage):
+    stage.backend.cost = lambda variant, size: 10.0 * size
+    stage.backend.warm_costs["m"] = {("default", 1): 11.0, ("default", 2): 19.0}
+    stage.control.load_model("m", write_identity_bundle(stage.root, sizes=(1, 2, 4))).result(30)
+    assert [call.size for call in stage.backend.calls] == [1, 2, 2, 4, 4]
+
+
 def test_requests_are_served_between_the_probes_of_a_load(stage):
     stage.load("busy")
     hold = stage.hold_run()
