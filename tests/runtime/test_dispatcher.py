@@ -81,6 +81,13 @@ def test_requests_wait_for_one_execution_that_a_command_makes_and_not_for_the_ne
     assert ran == ["x", "y", "a", 4, "b", 4, "c", 3, "d"]
 
 
+def test_executions_of_commands_follow_one_another_where_nobody_waits(dispatcher):
+    executions = [dispatcher.call(lambda each=each: each, executes=True) for each in range(3)]
+    dispatcher.start()
+    assert [execution.result(30) for execution in executions] == [0, 1, 2]
+    dispatcher.stop(30)
+
+
 def test_one_turn_runs_one_dispatch_and_answers_it(dispatcher, executor):
     requests = [pending(row) for row in range(3)]
     dispatcher.submit(requests, 100.0)
