@@ -101,7 +101,7 @@ class Patience:
         deadline = self._expected()
         if deadline is not None and not self._flow.write_paused:
             return min(self.since + self._read_timeout, deadline)
-        if self._answers.current is not None:
+        if self._answers.current is not None and not self._flow.write_paused:
             return inf
         return max(self.since, self._answers.since) + (LINGER_SECONDS if self._lingers else self._keep_alive)
 
