@@ -11,6 +11,7 @@ from app.api.connection import Exchange
 from app.api.exchange import Buffer, HeaderList, InferenceHandler, Reply
 from app.api.slices import LargeAnswer
 from app.api.story import Story
+from app.api.turns import Turns
 
 #: Pipelined requests that may wait behind the one being answered before the connection stops reading.
 MAX_WAITING = 16
@@ -31,8 +32,8 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class Answers:
     """One answer at a time, in the order of the requests, whichever door they go through. Event loop only.
 
-    `hang_up` is called after an answer that ends the connection; `since` is when the last answer, or a part of it,
-    was written.
+    `hang_up` is called after an answer that ends the connection; `since` is when the last answer, or a part of it, was
+    written; `turns` are those of all connections.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Answers:
         self._says_close = False
         self._held = 0  # bytes of the last answer that the client was slow to take
         self._advancing = False
+        self.turns = Turns.shared(connection.app_state, connection.loop)
         self.current: Exchange | RequestResponseCycle | LargeAnswer | None = None
         self.since = monotonic()
         self.draining = False
@@ -92,7 +94,7 @@ class Answers:
             return  # an answer that needed no waiting came from within: the loop below goes on
         self._advancing = True
         if isinstance(self.current, LargeAnswer):
-            self._go_on(self.current)
+            self.turns.ask(self._go_on, self.current)
         elif self._held and not self._flow.write_paused:
             self._hold(0)
         while self._waiting and self.free and not self._transport.is_closing():
@@ -246,14 +248,14 @@ class Answers:
             self.since = monotonic()
 
     def _go_on(self, answer: LargeAnswer) -> None:
-        """Write the next slice; that after it in another turn of the loop, and not before the client takes it."""
+        """Write the next slice; that after it in a turn of its own, and not before the client takes it."""
         if answer is not self.current or not self._takes_more():
             return
         self._transport.write(answer.take())
         if not self._takes_more():
             self._hold(answer.size)
         elif answer.left:
-            self._connection.loop.call_soon(self._go_on, answer)
+            self.turns.ask(self._go_on, answer)
         else:
             self._hold(0)
         if not answer.left:
