@@ -233,15 +233,12 @@ class Answers:
         head = STATUS_LINE[reply.status], self._form % (*reply.values, size), last
         if self._connection.access_log and exchange.target:
             self._log(exchange, reply.status)
-        if size <= JOIN_BYTES:
-            self._transport.write(b"".join([*head, *body]))
-            self._written(ends)
-        else:
+        if size > JOIN_BYTES:
             self._transport.write(b"".join(head))
             self.current = LargeAnswer(body, size, ends=ends)
             self._go_on(self.current)
-
-    def _written(self, ends: bool) -> None:
+            return
+        self._transport.write(b"".join([*head, *body]))
         if ends:
             self._hang_up()
         else:
@@ -260,8 +257,10 @@ class Answers:
             self._hold(0)
         if not answer.left:
             self.current = None
-            self._written(answer.ends or (self.draining and not self._waiting))
-            if self._waiting:
+            self.since = monotonic()
+            if answer.ends or (self.draining and not self._waiting):
+                self._hang_up()
+            elif self._waiting:
                 self.advance()
 
     def _takes_more(self) -> bool:
