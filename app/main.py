@@ -111,8 +111,9 @@ def build_node(settings: Settings, clock: Callable[[], float] = time.monotonic) 
     engine = Engine(dispatcher, control, tuning, registry, watcher, hooks, metas, clock, config)
     device = "cpu" if backend.name == "cpu" else physical_ordinal(settings.runtime.device_ordinal)
     status = StatusReader(
-        dispatcher, registry, weights, backend, device, hooks, watcher, engine.digests, settings.model_control_mode
-    )
+        dispatcher, registry, weights, backend, device, hooks, watcher, readiness, engine.digests,
+        settings.model_control_mode,
+    )  # fmt: skip
     recorder = _recorder(settings)
     journal = Journal(clock, dispatcher.log, settings.slow_request_ms / 1e3 or inf, recorder)
     engine.watchdog.on_lost = partial(journal.write_out, recent_file(settings))

@@ -1,7 +1,8 @@
 """Does serving notice that a large model is compiled and loaded beside it?
 
 A model of 340 MB is loaded with a cold compile cache, over and over, while one client asks another model, of 5 ms an
-execution, and another whether the server lives. In between, the same without a load.
+execution, and another whether the server lives. Before and after, the same without a load, until there are as many
+answers: of fewer, the 99th percentile would be another one.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -58,9 +59,21 @@ class Phase:
     live: float
     answers: int
 
+    @classmethod
+    def of(cls, *parts: "Seen") -> "Phase":
+        """What was seen in some stretches of time."""
+        served, live = (np.concatenate([part[what] for part in parts]) for what in (SERVED, "live"))
+        return cls(
+            float(np.percentile(served, 99)), float(np.median(served)), float(np.percentile(live, 99)), len(served)
+        )
+
+
+#: Seconds that answers took, by what was asked.
+Seen = Mapping[str, Sequence[float]]
+
 
 class Clients:
-    """Two clients that never stop; what they saw is taken phase by phase."""
+    """Two clients that never stop; what they saw is taken stretch by stretch."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -83,23 +96,32 @@ class Clients:
         for client in clients:
             client.result()
 
-    def take(self) -> Phase:
+    def take(self) -> Seen:
         """What was seen since the last time."""
         seen, self._seen = self._seen, {SERVED: [], "live": []}
-        served, live = np.array(seen[SERVED]), np.array(seen["live"])
-        return Phase(
-            float(np.percentile(served, 99)), float(np.median(served)), float(np.percentile(live, 99)), len(served)
-        )
+        return seen
+
+    def take_quiet(self, seconds: float, answers: int = 0) -> Seen:
+        """What is seen in so many seconds, or until so many answers came, whichever takes longer."""
+        time.sleep(SETTLE_SECONDS)
+        self.take()
+        time.sleep(seconds)
+        while len(self._seen[SERVED]) < answers and not self._stopped.wait(PAUSE_SECONDS):
+            pass
+        return self.take()
 
     def _ask(self, what: str, request: bytes) -> None:
-        with Connection(self._server) as connection:
-            while not self._stopped.wait(PAUSE_SECONDS):
-                begun = time.perf_counter()
-                connection.send(request)
-                status, body = connection.answer()
-                self._seen[what].append(time.perf_counter() - begun)
-                if status != 200:
-                    raise RuntimeError(f"{what}: {status}: {body!r}")
+        try:
+            with Connection(self._server) as connection:
+                while not self._stopped.wait(PAUSE_SECONDS):
+                    begun = time.perf_counter()
+                    connection.send(request)
+                    status, body = connection.answer()
+                    self._seen[what].append(time.perf_counter() - begun)
+                    if status != 200:
+                        raise RuntimeError(f"{what}: {status}: {body!r}")
+        finally:
+            self._stopped.set()  # without one of them nothing is worth waiting for
 
 
 @dataclass(frozen=True)
@@ -154,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print what clients saw with and without a load; 1 when they saw too much of it."""
     parser = argparse.ArgumentParser(prog="beside", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=8, help="length of the quiet phases")
+    parser.add_argument("--seconds", type=float, default=8, help="quiet before each load")
     parser.add_argument("--limit", type=float, default=1.5, help="largest 99th percentile, against the quiet one")
     parser.add_argument("--live-limit", type=float, default=20, help="largest 99th percentile of liveness, in ms")
     arguments = parser.parse_args(argv)
@@ -189,22 +211,24 @@ def measure(server: Server, model_file: Path, rounds: int, seconds: float) -> li
         for turn in range(rounds):
             progress(f"round {turn + 1} of {rounds}")
             make_new(model_file, turn)
-            time.sleep(SETTLE_SECONDS)
-            clients.take()
-            time.sleep(seconds)
-            quiet = clients.take()
+            before = clients.take_quiet(seconds)
             loaded = load(server)
-            beside = clients.take()
+            during = clients.take()
             operate(server, "unload")
+            after = clients.take_quiet(0, len(during[SERVED]) - len(before[SERVED]))
+            quiet, beside = Phase.of(before, after), Phase.of(during)
             phases.append((quiet, beside))
-            print(
-                f"served p50 {_ms(quiet.served_median)} -> {_ms(beside.served_median)} ms, p99 {_ms(quiet.served)} -> "
-                f"{_ms(beside.served)} ms; live p99 {_ms(quiet.live)} -> {_ms(beside.live)} ms; the load took "
-                f"{loaded.seconds:.1f} s, its child {loaded.cpu / loaded.seconds:.2f} cores on {loaded.threads} "
-                f"threads, nice {loaded.niceness}",
-                flush=True,
-            )
+            print(_told(quiet, beside, loaded), flush=True)
     return phases
+
+
+def _told(quiet: Phase, beside: Phase, loaded: Load) -> str:
+    return (
+        f"served p50 {_ms(quiet.served_median)} -> {_ms(beside.served_median)} ms, p99 {_ms(quiet.served)} -> "
+        f"{_ms(beside.served)} ms of {quiet.answers} and {beside.answers} answers; live p99 {_ms(quiet.live)} -> "
+        f"{_ms(beside.live)} ms; the load took {loaded.seconds:.1f} s, its child {loaded.cpu / loaded.seconds:.2f} "
+        f"cores on {loaded.threads} threads, nice {loaded.niceness}"
+    )
 
 
 def _ms(seconds: float) -> str:

@@ -175,7 +175,7 @@ class Stage:
         """A reader of the status."""
         return StatusReader(
             self.dispatcher, self.registry, self.weights, self.backend, device, self.hooks, self.watcher,
-            self.engine.digests, mode,
+            self.readiness, self.engine.digests, mode,
         )  # fmt: skip
 
     async def infer(self, inputs, name="m", **fields):

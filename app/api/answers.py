@@ -9,11 +9,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api.connection import Exchange
 from app.api.exchange import Buffer, HeaderList, InferenceHandler, Reply
+from app.api.slices import LargeAnswer
 from app.api.story import Story
+from app.api.turns import Turns
 
 #: Pipelined requests that may wait behind the one being answered before the connection stops reading.
 MAX_WAITING = 16
-#: Answers up to this size are joined into one buffer; larger ones are written without a copy.
+#: Answers up to this size are joined into one buffer; larger ones are written without a copy, in slices.
 JOIN_BYTES = 65_536
 
 AsgiRequest = tuple[RequestResponseCycle, ASGI3Application]
@@ -30,7 +32,8 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class Answers:
     """One answer at a time, in the order of the requests, whichever door they go through. Event loop only.
 
-    `hang_up` is called after an answer that ends the connection; `since` is when the last answer was written.
+    `hang_up` is called after an answer that ends the connection; `since` is when the last answer, or a part of it, was
+    written; `turns` are those of all connections.
     """
 
     def __init__(
@@ -56,7 +59,8 @@ class Answers:
         self._says_close = False
         self._held = 0  # bytes of the last answer that the client was slow to take
         self._advancing = False
-        self.current: Exchange | RequestResponseCycle | None = None
+        self.turns = Turns.shared(connection.app_state, connection.loop)
+        self.current: Exchange | RequestResponseCycle | LargeAnswer | None = None
         self.since = monotonic()
         self.draining = False
 
@@ -79,12 +83,19 @@ class Answers:
             if len(self._waiting) >= MAX_WAITING:
                 self._flow.pause_reading()
 
+    def pause(self) -> None:
+        """The client is slow to take what was written."""
+        self._flow.pause_reading()
+        self.since = monotonic()
+
     def advance(self) -> None:
         """Go on with those in line, as far as the client takes its answers."""
         if self._advancing:
             return  # an answer that needed no waiting came from within: the loop below goes on
         self._advancing = True
-        if self._held and not self._flow.write_paused:
+        if isinstance(self.current, LargeAnswer):
+            self.turns.ask(self._go_on, self.current)
+        elif self._held and not self._flow.write_paused:
             self._hold(0)
         while self._waiting and self.free and not self._transport.is_closing():
             self._begin(self._waiting.popleft())
@@ -135,7 +146,7 @@ class Answers:
         if isinstance(current, RequestResponseCycle):
             current.disconnected = True
             current.message_event.set()
-        elif current is not None and not current.started:
+        elif isinstance(current, Exchange) and not current.started:
             self._waiting.appendleft(current)
         while self._waiting:
             item = self._waiting.popleft()
@@ -220,19 +231,40 @@ class Answers:
         ends = not exchange.keep_alive or self._says_close or (self.draining and not self._waiting)
         last = _LAST_LINES[ends and not self._says_close, exchange.old and not ends]
         head = STATUS_LINE[reply.status], self._form % (*reply.values, size), last
-        if size <= JOIN_BYTES:
-            self._transport.write(b"".join([*head, *body]))
-        else:
-            # An empty view may have a shape that transports do not take.
-            self._transport.writelines([b"".join(head), *[buffer for buffer in body if len(buffer)]])
-            if self._flow.write_paused:
-                self._hold(self._transport.get_write_buffer_size())
         if self._connection.access_log and exchange.target:
             self._log(exchange, reply.status)
+        if size > JOIN_BYTES:
+            self._transport.write(b"".join(head))
+            self.current = LargeAnswer(body, size, ends=ends)
+            self._go_on(self.current)
+            return
+        self._transport.write(b"".join([*head, *body]))
         if ends:
             self._hang_up()
         else:
             self.since = monotonic()
+
+    def _go_on(self, answer: LargeAnswer) -> None:
+        """Write the next slice; that after it in a turn of its own, and not before the client takes it."""
+        if answer is not self.current or not self._takes_more():
+            return
+        self._transport.write(answer.take())
+        if not self._takes_more():
+            self._hold(answer.size)
+        elif answer.left:
+            self.turns.ask(self._go_on, answer)
+        else:
+            self._hold(0)
+        if not answer.left:
+            self.current = None
+            self.since = monotonic()
+            if answer.ends or (self.draining and not self._waiting):
+                self._hang_up()
+            elif self._waiting:
+                self.advance()
+
+    def _takes_more(self) -> bool:
+        return not self._flow.write_paused and not self._transport.is_closing()
 
     def _hold(self, nbytes: int) -> None:
         """So many bytes wait for the client now."""

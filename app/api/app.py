@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from app.api import (
@@ -102,11 +103,28 @@ def create(
     async def infer() -> Response:
         return _Door(handler)
 
+    _describe_elsewhere(app, engine)
     metrics.install(app, status, journal, worker)
     app.openapi = lambda: openapi.document(app, access)  # type: ignore[method-assign]
     app.add_middleware(AccessGate, access=access, handler=handler, journal=journal, shared_memory=regions is not None)
     _handle_errors(app)
     return app
+
+
+def _describe_elsewhere(app: FastAPI, engine: Engine) -> None:
+    """Have the OpenAPI document made by a hook thread, when it is first asked for: it takes half a second."""
+    at = next(at for at, route in enumerate(app.routes) if isinstance(route, Route) and route.path == app.openapi_url)
+    made = app.routes[at]
+    assert isinstance(made, Route)
+    answer = made.endpoint
+
+    async def describe(request: Request) -> Response:
+        if app.openapi_schema is None:
+            await engine.offload(app.openapi)
+        response: Response = await answer(request)
+        return response
+
+    app.routes[at] = Route(made.path, describe, include_in_schema=False)
 
 
 def _handle_errors(app: FastAPI) -> None:

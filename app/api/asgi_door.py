@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.connection import Body, forgettable, framing, infer_target
 from app.api.exchange import Buffer, HeaderList, InferenceHandler, Reply, RequestHead, Ticket
 from app.api.malformed import LATE
+from app.api.slices import SLICE_BYTES, slices
 from app.domain.errors import InvalidRequest
 
 
@@ -127,6 +128,8 @@ async def send_reply(reply: Reply, send: Send, *, ends: bool = False) -> None:
     if ends:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    for buffer in reply.body:
-        await send({"type": "http.response.body", "body": bytes(buffer), "more_body": True})
+    for piece in slices(reply.body):
+        await send({"type": "http.response.body", "body": bytes(piece), "more_body": True})
+        if len(piece) == SLICE_BYTES:
+            await asyncio.sleep(0)  # servers make us wait for slow clients only
     await send({"type": "http.response.body", "body": b"", "more_body": False})

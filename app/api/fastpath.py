@@ -81,7 +81,7 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.flow.pause_reading()
+        self._answers.pause()
 
     def resume_writing(self) -> None:
         super().resume_writing()

@@ -52,13 +52,13 @@ class Patience:
     def took(self, nbytes: int, now: float) -> None:
         """So many bytes of a body came: worth their time at the least rate.
 
-        After many no more are read in this turn of the loop, which takes megabytes of one connection in a row where
-        they are, and lets health checks wait for eight times that where eight clients send.
+        After many no more are read before it is this connection's turn: the loop takes megabytes of one in a row where
+        they are.
         """
         self.since = min(self.since + nbytes / LEAST_RATE, now)
         if nbytes >= GIVE_WAY_BYTES:
             self._transport.pause_reading()
-            self._connection.loop.call_soon(self._listen)
+            self._answers.turns.ask(self._listen)
 
     def _listen(self) -> None:
         if not self._flow.read_paused and not self._transport.is_closing():
@@ -101,7 +101,7 @@ class Patience:
         deadline = self._expected()
         if deadline is not None and not self._flow.write_paused:
             return min(self.since + self._read_timeout, deadline)
-        if self._answers.current is not None:
+        if self._answers.current is not None and not self._flow.write_paused:
             return inf
         return max(self.since, self._answers.since) + (LINGER_SECONDS if self._lingers else self._keep_alive)
 

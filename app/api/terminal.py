@@ -129,7 +129,7 @@ def _node(status: Status) -> str:
     device = status["backend"] if status["device"] == status["backend"] else f"{status['backend']} {status['device']}"
     return ", ".join(
         [
-            f"{device}{'' if status['alive'] else ' (not alive)'}",
+            f"{device}{'' if status['alive'] else ' (not alive)'}{' (draining)' if status['draining'] else ''}",
             f"{status['discipline']}, {status['control_mode']}",
             f"queue {status['queue_depth']}",
             f"memory {memory}, weights {human_bytes(status['resident_weight_bytes'])}",

@@ -29,7 +29,8 @@ class CacheEntry:
     rows of one batch were measured to do to one another. `scratch_bytes` is the activation memory of its hungriest
     (variant, size). `graphs` says which (variant, size) are replayed as CUDA graphs once they are warm, and why the
     others are not. `costs` (seconds by variant and size) and `load_seconds` were measured here before; empty and 0
-    where they were not.
+    where they were not. `warm` (likewise) is what executions took in the compile child, at its leisure and on its
+    threads; empty for forms that are not tried there.
     """
 
     path: Path
@@ -41,6 +42,7 @@ class CacheEntry:
     costs: Mapping[tuple[str, int], float] = field(default_factory=dict)
     load_seconds: float = 0.0
     graphs: tuple[StoredGraph, ...] = ()
+    warm: Mapping[tuple[str, int], float] = field(default_factory=dict, compare=False)
     made: bool = field(default=False, compare=False)
     """Whether it was made when it was asked for, and not found."""
     lease: object = field(default=None, compare=False, repr=False)

@@ -20,7 +20,7 @@ from app.backends.entry import StoredEntry
 from app.backends.pruning import Lease, is_occupied, lease, occupy, prune
 
 #: Part of every key: raise it when the content of entries changes.
-FORMAT = 5
+FORMAT = 6
 
 _MANIFEST = "entry.json"
 
@@ -173,6 +173,7 @@ def _cache_entry(path: Path, stored: StoredEntry, held: Lease | None) -> CacheEn
         stored.batch_probe,
         stored.scratch_bytes,
         graphs=stored.graphs,
+        warm={(run.variant, run.size): run.seconds for run in stored.runs},
         lease=held,
     )
 

@@ -58,7 +58,7 @@ def compile_form(job: Mapping[str, Any]) -> Answer:
         reference.check_provable()
     stored = write_form(job["form"], model, file.parent, target, layout, config)
     if stored.optimised:  # otherwise it is the reference
-        stored = replace(stored, quick=prove(target, stored, spec, reference, config))
+        stored = replace(stored, runs=prove(target, stored, spec, reference, config))
     probe = measure(target, stored, spec, sample, config, quantised=quantises_dynamically(model))
     scratch = activation_bytes(target, stored, spec, sample, config)
     return {"entry": replace(stored, batch_probe=probe, scratch_bytes=scratch).to_json()}

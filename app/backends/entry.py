@@ -73,14 +73,26 @@ class StoredGraph:
 
 
 @dataclass(frozen=True)
+class StoredRun:
+    """What an execution of (variant, size) took in the compile child, once it was warm; size 1 where none is compiled.
+
+    `quick` says that it is over before a second thread is awake.
+    """
+
+    variant: str
+    size: int
+    seconds: float
+    quick: bool
+
+
+@dataclass(frozen=True)
 class StoredEntry:
     """The content of `entry.json` besides the digests.
 
-    `optimised` is False where the graph is the bundle's own and each session has to optimise it. `quick` are the
-    (variant, size) whose runs are over before a second thread is awake. `batch_probe` is what rows of one batch were
-    measured to do to one another; `scratch_bytes` the activation memory of the hungriest variant. `weights` are those
-    that are bound at every run, of the form that has such. `graphs` is what came of recording CUDA graphs, where
-    that was tried.
+    `optimised` is False where the graph is the bundle's own and each session has to optimise it. `runs` are what
+    proving the form took. `batch_probe` is what rows of one batch were measured to do to one another; `scratch_bytes`
+    the activation memory of the hungriest variant. `weights` are those that are bound at every run, of the form that
+    has such. `graphs` is what came of recording CUDA graphs, where that was tried.
     """
 
     form: str
@@ -88,7 +100,7 @@ class StoredEntry:
     weight_bytes: int
     layout: Layout
     reason: str = ""
-    quick: tuple[tuple[str, int], ...] = ()
+    runs: tuple[StoredRun, ...] = ()
     batch_probe: BatchProbe = field(default_factory=BatchProbe)
     scratch_bytes: int = 0
     weights: tuple[Weight, ...] = ()
@@ -99,6 +111,10 @@ class StoredEntry:
         """Whether sessions can share the weights, so that every size may have a session of its own."""
         return self.form != PLAIN
 
+    def is_quick(self, variant: str | None, size: int) -> bool:
+        """Whether a second thread would gain nothing."""
+        return any(run.quick and (run.variant, run.size) == (variant, size) for run in self.runs)
+
     def to_json(self) -> dict[str, Any]:
         """The entry as JSON values."""
         return {
@@ -108,7 +124,7 @@ class StoredEntry:
             "batch_names": list(self.layout.batch_names),
             "dims": {variant: dict(dims) for variant, dims in self.layout.dims.items()},
             "reason": self.reason,
-            "quick": [list(key) for key in self.quick],
+            "runs": [asdict(run) for run in self.runs],
             "batch_probe": asdict(self.batch_probe),
             "scratch_bytes": self.scratch_bytes,
             "weights": [asdict(weight) for weight in self.weights],
@@ -124,7 +140,7 @@ class StoredEntry:
             weight_bytes=data["weight_bytes"],
             layout=Layout(tuple(data["batch_names"]), {key: dict(dims) for key, dims in data["dims"].items()}),
             reason=data["reason"],
-            quick=tuple((variant, size) for variant, size in data["quick"]),
+            runs=tuple(StoredRun(**each) for each in data["runs"]),
             batch_probe=_probe_from_json(data["batch_probe"]),
             scratch_bytes=data["scratch_bytes"],
             weights=tuple(Weight(**{**each, "shape": tuple(each["shape"])}) for each in data["weights"]),

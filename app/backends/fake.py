@@ -39,8 +39,9 @@ class FakeBackend:
     in each step; a test blocks in one to hold the step, or raises to fail it. `failures` are raised by the next runs in
     turn (None lets one succeed). `cost(variant, size)` says how many seconds a run takes and `spend(seconds)` makes
     them pass, on whatever clock. `weights` gives weight bytes by model name, `probes` what compiling measures of the
-    rows of a batch, by model name too; by default nothing. `costs`, `scratch` and `graphs` are what an entry says of
-    costs, activation memory and CUDA graphs, `remembered` and `warm` what the backend was asked to keep.
+    rows of a batch, by model name too; by default nothing. `costs`, `warm_costs`, `scratch` and `graphs` are what
+    an entry says of costs, here and in the compile child, of activation memory and CUDA graphs; `remembered` and `warm`
+    what the backend was asked to keep.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class FakeBackend:
         self.calls: list[Call] = []
         self.compiled: list[str] = []
         self.costs: dict[str, dict[tuple[str, int], float]] = {}
+        self.warm_costs: dict[str, dict[tuple[str, int], float]] = {}
         self.remembered: dict[str, dict[tuple[str, int], float]] = {}
         self.scratch: dict[str, int] = {}
         self.graphs: dict[str, tuple[StoredGraph, ...]] = {}
@@ -102,6 +104,7 @@ class FakeBackend:
             self.scratch.get(spec.name, 0),
             self.costs.get(spec.name, {}),
             graphs=self.graphs.get(spec.name, ()),
+            warm=self.warm_costs.get(spec.name, {}),
         )
 
     def prepare(self, entry: CacheEntry, spec: ModelSpec) -> "FakePrepared":

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from app.backends.compare import difference, magnitude, numbers
-from app.backends.entry import StoredEntry
+from app.backends.entry import StoredEntry, StoredRun
 from app.backends.execution import Run, bind, open_run
 from app.backends.probes import probes
 from app.backends.sessions import SessionConfig, create_session, session_key, session_options
@@ -94,12 +94,12 @@ class Reference:
 
 def prove(
     path: Path, entry: StoredEntry, spec: ModelSpec, reference: Reference, config: SessionConfig
-) -> tuple[tuple[str, int], ...]:
-    """Run every case; returns the (variant, size) that are quick.
+) -> tuple[StoredRun, ...]:
+    """Run every case; returns what the runs of each (variant, size) took.
 
     Raises `NotProvedError` saying where the form differs; a form may also end this process.
     """
-    quick = []
+    measured = []
     opened: object = None
     run: Run | None = None
     for variant, size, rows, inputs, expected in reference.cases:
@@ -112,9 +112,10 @@ def prove(
             outputs = run(inputs)
             seconds.append(time.perf_counter() - started)
             compare(spec, expected, outputs, f"variant {variant.key!r}, size {size or 'free'}, {rows} rows")
-        if size and min(seconds) < QUICK_SECONDS and not _free_axes(spec, variant):
-            quick.append((variant.key, size))
-    return tuple(quick)
+        if size or (rows == 1 and not spec.sizes(variant.key)):
+            quick = bool(size) and min(seconds) < QUICK_SECONDS and not _free_axes(spec, variant)
+            measured.append(StoredRun(variant.key, size or rows, min(seconds), quick))
+    return tuple(measured)
 
 
 def _free_axes(spec: ModelSpec, variant: Variant) -> bool:

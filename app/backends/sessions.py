@@ -105,7 +105,7 @@ def open_entry(
     Raises `BundleError` naming tensor and extents when the dims did not take, and whatever ONNX Runtime raises.
     """
     options = sharing_options(config)
-    if (variant, size) in entry.quick:
+    if entry.is_quick(variant, size):
         options.intra_op_num_threads = 1
     if entry.optimised:
         # Another round of constant folding would make private copies of what was folded and saved already.

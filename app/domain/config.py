@@ -21,6 +21,10 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
+#: Longest time, in milliseconds, that a policy may let anybody wait: a day. More is a slip of the unit.
+MAX_POLICY_MS = 86_400_000
+
+
 class ModelPolicy(_Frozen):
     """Live settings of one model: `set_policy` changes them on a running server."""
 
@@ -30,11 +34,11 @@ class ModelPolicy(_Frozen):
     """Most rows merged into one dispatch; the compiled shapes stay."""
     residency: Residency | None = None
     """Residency floor; by default `system` where the weight cache is on, `unpinned` where it is off."""
-    max_wait_ms: Annotated[float, Field(ge=0)] = 0.0
+    max_wait_ms: Annotated[float, Field(ge=0, le=MAX_POLICY_MS)] = 0.0
     """Longest time the oldest queued request waits for company; 0 dispatches what is queued now."""
-    reserve_ms: Annotated[float, Field(ge=0)] | None = None
+    reserve_ms: Annotated[float, Field(ge=0, le=MAX_POLICY_MS)] | None = None
     """Time kept back for what follows the queue; learned by default."""
-    default_timeout_ms: Annotated[float, Field(ge=0)] = 0.0
+    default_timeout_ms: Annotated[float, Field(ge=0, le=MAX_POLICY_MS)] = 0.0
     """Deadline of requests that name none; 0 for no deadline."""
     sizing: Literal["fill", "cost"] | None = None
     """How a batch size is chosen; by default as `scheduler.sizing`."""

@@ -93,6 +93,7 @@ class NodeStatus:
     control_mode: str
     residency_mode: str
     alive: bool
+    draining: bool
     queue_depth: int
     hook_pool_depth: int
     share_wait_seconds_max: float

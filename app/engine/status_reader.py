@@ -9,6 +9,7 @@ from typing import Any
 
 from app.backends.base import Backend
 from app.engine.digests import PolicyDigests
+from app.engine.readiness import Readiness
 from app.engine.status import BatchAxis, ModelStatus, NodeStatus, Serving
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.holdings import ModelResidency
@@ -37,6 +38,7 @@ class StatusReader:
         device: str,
         hooks: HookPool,
         watcher: RepositoryWatcher,
+        readiness: Readiness,
         digests: PolicyDigests,
         control_mode: str,
     ) -> None:
@@ -47,6 +49,7 @@ class StatusReader:
         self._device = device
         self._hooks = hooks
         self._watcher = watcher
+        self._readiness = readiness
         self._digests = digests
         self._control_mode = control_mode
 
@@ -83,6 +86,7 @@ class StatusReader:
             control_mode=self._control_mode,
             residency_mode="externally_managed" if self._control_mode == "explicit" else "self_managed",
             alive=self._dispatcher.alive,
+            draining=self._readiness.draining,
             queue_depth=stats.queue_depth,
             hook_pool_depth=self._hooks.depth,
             share_wait_seconds_max=stats.share_wait_seconds_max,

@@ -168,7 +168,7 @@ class Control:
         self._on_dispatcher(lambda: self._keeper.load_now(model_id, prepared, seconds))
         if known is None:
             model = self._on_dispatcher(lambda: self._weights.acquire(model_id, self._clock()))
-            known = warmup.warm_up(model, spec, sample, self._between_dispatches, self._clock)
+            known = warmup.warm_up(model, spec, sample, entry.warm, self._between_dispatches, self._clock)
             self._loader.remember(loaded, known, seconds)
         return known
 
@@ -186,7 +186,7 @@ class Control:
 
     def _between_dispatches(self, command: Callable[[], T]) -> T:
         self._loader.check()
-        return self._on_dispatcher(command)
+        return self._dispatcher.call(command, executes=True).result()
 
     # dispatcher thread
 

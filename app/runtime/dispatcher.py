@@ -3,13 +3,13 @@
 import concurrent.futures
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import TypeVar
 
 from app.domain.errors import DeadlineExceeded, ServingError, ShuttingDown
+from app.runtime.commands import CommandQueue
 from app.runtime.executor import Executes, Outcome
 from app.runtime.pending import PendingRequest, deliver, fail, refuse_late
 from app.runtime.recent import DispatchLog
@@ -36,7 +36,7 @@ class Dispatcher:
         self._clock = clock
         self._lock = threading.Lock()
         self._cond = threading.Condition(self._lock)  # the same lock: entering it through the condition is Python code
-        self._commands: deque[Callable[[], None]] = deque()  # under _cond
+        self._commands = CommandQueue()  # under _cond
         self._sleeping = False  # under _cond
         self._woken = False  # under _cond: something came since the last decision
         self._stopped = False  # under _cond
@@ -115,8 +115,11 @@ class Dispatcher:
             fail(running, DeadlineExceeded(f"the execution took longer than {timeout:g} s", reason="dispatch_timeout"))
         return seconds >= 2 * timeout
 
-    def call(self, command: Callable[[], T]) -> concurrent.futures.Future[T]:
-        """Run `command` on the dispatcher thread before the next dispatch."""
+    def call(self, command: Callable[[], T], *, executes: bool = False) -> concurrent.futures.Future[T]:
+        """Run `command` on the dispatcher thread before the next dispatch.
+
+        One that `executes` a model holds the device, so between two of these comes a dispatch, if one is due.
+        """
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def run() -> None:
@@ -133,7 +136,7 @@ class Dispatcher:
             if self._stopped:
                 future.set_exception(ShuttingDown("the server is shutting down"))
             else:
-                self._commands.append(run)
+                self._commands.put(run, executes=executes)
                 self._wake()
         return future
 
@@ -197,9 +200,8 @@ class Dispatcher:
         """One turn, without waiting: commands, else at most one dispatch. Returns when to look again."""
         now = self._clock()
         with self._lock:
-            self._woken = False
-            commands = tuple(self._commands)
-            self._commands.clear()
+            commands = self._commands.take()
+            self._woken = bool(self._commands)
             wanted = () if commands or self.loading or self.tend is None else self._scheduler.wanted(now)
             queued = self._scheduler.busy() if wanted else frozenset()
             decision = None if commands or wanted else self._decide(now)
@@ -288,7 +290,7 @@ class Dispatcher:
     def _run_commands(self) -> None:
         """Run what was asked for before the end: somebody waits for each."""
         with self._lock:
-            commands, self._commands = self._commands, deque()
+            commands = self._commands.take_all()
         for command in commands:
             command()
 

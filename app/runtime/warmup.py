@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 
 import numpy as np
 
@@ -42,13 +43,16 @@ def warm_up(
     model: LoadedModel,
     spec: ModelSpec,
     sample: Tensors | None,
+    warm: Costs,
     on_device: Callable[[Callable[[], float]], float],
     clock: Callable[[], float],
 ) -> Costs:
-    """Run every (variant, size) twice and return the seconds of each second run.
+    """Run every (variant, size), and once more where the first run paid for being the first; the seconds of each last.
 
-    `on_device` runs its argument on the dispatcher thread and waits: each run is a command of its own, so loading
-    holds the device no longer than one execution. A failing probe is logged and seeds nothing. Raises `ShuttingDown`.
+    It did not where it took no longer than `warm`, what a run took in the compile child once it was warm: other models
+    are spared another. `on_device` runs its argument on the dispatcher thread and waits: each run is a command of its
+    own, so loading holds the device no longer than one execution. A failing probe is logged and seeds nothing. Raises
+    `ShuttingDown`.
     """
     costs: dict[Shape, float] = {}
     for variant, size in shapes(spec):
@@ -60,8 +64,10 @@ def warm_up(
             return clock() - begun
 
         try:
-            on_device(run)
-            costs[variant, size] = on_device(run)
+            seconds = on_device(run)
+            if seconds > warm.get((variant, size), -inf):
+                seconds = on_device(run)
+            costs[variant, size] = seconds
         except ShuttingDown:
             raise
         except Exception as error:

@@ -151,9 +151,8 @@ def _packed() -> list[str]:
 
 
 def _pool(plan: Plan) -> str:
-    servers = [
-        f"server {each.name} {each.address} check inter 500ms fastinter 250ms fall 2 rise 1" for each in plan.workers
-    ]
+    checks = "check inter 500ms fastinter 250ms downinter 250ms fall 2 rise 1"
+    servers = [f"server {each.name} {each.address} {checks}" for each in plan.workers]
     return _section(
         f"backend {POOL}",
         f"balance {_BALANCE[plan.mode]}",

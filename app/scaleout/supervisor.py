@@ -12,7 +12,7 @@ from app.scaleout.workers import log_line
 
 logger = logging.getLogger(__name__)
 
-FIRST_DELAY, LONGEST_DELAY = 1.0, 30.0
+SECOND_DELAY, LONGEST_DELAY = 1.0, 30.0
 
 #: Seconds after which a child that ended counts as having worked.
 GOOD_SECONDS = 60.0
@@ -22,16 +22,19 @@ _LONGEST_LINE = 1 << 20
 
 
 class Backoff:
-    """How long to wait before a child is started again: 1 s, then twice as long each time, at most 30 s."""
+    """How long to wait before a child is started again: not at first, then 1 s, twice as long each time, at most 30 s.
+
+    Whoever is killed once is missed, and starting takes seconds as it is.
+    """
 
     def __init__(self) -> None:
-        self._next = FIRST_DELAY
+        self._next = 0.0
 
     def after(self, lived: float) -> float:
         """The seconds to wait for one that lived so long."""
         if lived >= GOOD_SECONDS:
-            self._next = FIRST_DELAY
-        delay, self._next = self._next, min(self._next * 2, LONGEST_DELAY)
+            self._next = 0.0
+        delay, self._next = self._next, min(max(self._next * 2, SECOND_DELAY), LONGEST_DELAY)
         return delay
 
 

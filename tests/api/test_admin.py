@@ -29,6 +29,12 @@ async def test_status_tells_the_node_and_its_models(api, stage, path):
     assert serving["batch_axis"] == {"input": "x", "axis": 1}
 
 
+async def test_status_says_that_the_server_drains(api, stage):
+    assert (await api.get("/status")).json()["draining"] is False
+    stage.readiness.draining = True
+    assert (await api.get("/status")).json()["draining"] is True
+
+
 async def test_a_policy_changes_in_the_fields_that_are_sent(api, stage):
     stage.policies["m"] = ModelPolicy(weight=2, max_wait_ms=3)
     stage.load()
@@ -56,6 +62,7 @@ async def test_a_policy_without_changes_is_told_as_it_is(api, stage):
         ({"weight": True}, "field 'weight': Input should be a valid number, got True"),
         ({"weight": "2"}, "field 'weight': Input should be a valid number, got '2'"),
         ({"weight": None}, "field 'weight'"),
+        ({"max_wait_ms": 1e9}, "field 'max_wait_ms': Input should be less than or equal to 86400000, got 1000000000"),
         ({"max_batch_size": 1.5}, "field 'max_batch_size'"),
         ({"residency": "host"}, "'unpinned', 'system' or 'device'"),
         ({"wieght": 1}, "no field 'wieght': known are weight, "),

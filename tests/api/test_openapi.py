@@ -1,9 +1,12 @@
 """The OpenAPI document is true: of every route, of how it refuses, and of the token that it asks for."""
 
 import re
+import threading
 
 import pytest
+from fastapi.openapi.utils import get_openapi
 
+from app.api import openapi
 from app.api.access import Door, door_of
 
 pytestmark = pytest.mark.anyio
@@ -23,6 +26,18 @@ def references(value):
     if isinstance(value, dict):
         return [each for name, part in value.items() for each in ([part] if name == "$ref" else references(part))]
     return [each for part in value for each in references(part)] if isinstance(value, list) else []
+
+
+async def test_it_is_made_once_and_not_on_the_event_loop(api, monkeypatch):
+    made_by = []
+
+    def make(**options):
+        made_by.append(threading.current_thread().name)
+        return get_openapi(**options)
+
+    monkeypatch.setattr(openapi, "get_openapi", make)
+    assert await document(api) == await document(api)
+    assert [name.startswith("hook") for name in made_by] == [True]
 
 
 async def test_every_reference_leads_somewhere(api):

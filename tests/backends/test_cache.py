@@ -6,7 +6,7 @@ import os
 import pytest
 
 from app.backends.cache import CompileCache, cpu_features, key_of
-from app.backends.entry import Layout, StoredEntry, StoredGraph
+from app.backends.entry import Layout, StoredEntry, StoredGraph, StoredRun
 
 STORED = StoredEntry(
     "prepacked",
@@ -14,7 +14,7 @@ STORED = StoredEntry(
     weight_bytes=7,
     layout=Layout(("n",), {"v": {"h": 8}}),
     reason="r",
-    quick=(("v", 1),),
+    runs=(StoredRun("v", 1, 0.25, quick=True), StoredRun("v", 2, 0.5, quick=False)),
     graphs=(StoredGraph("v", 1, "", "graph-0.onnx", 512, 1024, 0.5, 1.0), StoredGraph("v", 2, "no")),
 )
 KEY = key_of({"a": 1})
@@ -39,6 +39,7 @@ def test_an_entry_is_found_as_it_was_published(cache):
     published = publish(cache)
     assert cache.open(KEY) == published
     assert (published.form, published.weight_bytes, published.reason) == ("prepacked", 7, "r")
+    assert published.warm == {("v", 1): 0.25, ("v", 2): 0.5}
     assert (published.graphs, published.replayed) == (STORED.graphs, {"v": (1,)})
     assert (published.path / "model.onnx").read_bytes() == b"model"
     assert scratch(cache) == []
@@ -93,7 +94,7 @@ def test_a_manifest_of_another_kind_makes_the_entry_absent(cache, manifest):
     assert cache.open(KEY) is None
 
 
-@pytest.mark.parametrize("missing", ["key", "files", "form", "optimised", "weight_bytes", "dims", "reason", "quick"])
+@pytest.mark.parametrize("missing", ["key", "files", "form", "optimised", "weight_bytes", "dims", "reason", "runs"])
 def test_a_manifest_with_a_gap_makes_the_entry_absent(cache, missing):
     file = publish(cache).path / "entry.json"
     file.write_text(json.dumps({key: value for key, value in json.loads(file.read_text()).items() if key != missing}))

@@ -27,6 +27,7 @@ from app.domain.config import RuntimeConfig
 from app.domain.errors import BundleError
 from app.domain.model import Variant
 from app.domain.tensors import TensorSpec
+from app.runtime.warmup import shapes
 from tests.backends import models
 from tests.backends.conformance import assert_close
 
@@ -474,13 +475,19 @@ def test_nothing_is_compiled_after_closing(compiler, tmp_path):
 
 
 def test_only_runs_of_known_extent_are_called_quick(compiler, tmp_path):
-    entries = [
-        compiler.compile(models.save(tmp_path, built), described)
-        for built, described in (models.recurrent(), models.mlp())
-    ]
-    free, fixed = (json.loads((entry.path / "entry.json").read_text())["quick"] for entry in entries)
-    assert free == []
-    assert {size for _, size in fixed} <= {1, 2, 10}
+    built, described = models.recurrent()
+    entry = compiler.compile(models.save(tmp_path, built), described)
+    runs = json.loads((entry.path / "entry.json").read_text())["runs"]
+    assert runs
+    assert not any(run["quick"] for run in runs)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 10), (2,), ()])
+def test_the_entry_tells_what_every_run_of_a_warm_up_took_when_it_was_proved(compiler, tmp_path, sizes):
+    built, described = models.mlp(sizes=sizes)
+    entry = compiler.compile(models.save(tmp_path, built), described)
+    assert list(entry.warm) == list(shapes(described))
+    assert min(entry.warm.values()) > 0
 
 
 def test_the_entry_describes_itself(compiler, tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.backends.entry import Layout, StoredEntry
+from app.backends.entry import Layout, StoredEntry, StoredRun
 from app.backends.providers import PROVIDERS
 from app.backends.sessions import SessionConfig, open_entry, session_key, translate
 from app.domain.errors import BundleError, ExecutionFailed, OutOfMemory
@@ -72,7 +72,8 @@ def test_quick_sizes_get_one_thread(tmp_path):
     built, described = models.mlp()
     models.save(tmp_path, built)
     layout = Layout(("n",), {"default": {}})
-    entry = StoredEntry("external", optimised=True, weight_bytes=1, layout=layout, quick=(("default", 1),))
+    runs = (StoredRun("default", 1, 1e-5, quick=True), StoredRun("default", 2, 1.0, quick=False))
+    entry = StoredEntry("external", optimised=True, weight_bytes=1, layout=layout, runs=runs)
     config = SessionConfig(PROVIDERS["cpu"], 0, 2)
     threads = [
         open_entry(tmp_path, entry, described, config, "default", size).get_session_options().intra_op_num_threads

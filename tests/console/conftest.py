@@ -48,6 +48,7 @@ class Stub:
         self.asked += 1
         told: dict[str, Any] = {
             "backend": "cpu", "device": "cpu", "discipline": "fair", "control_mode": "dynamic", "alive": True,
+            "draining": False,
             "queue_depth": sum(each["serving"]["queue_depth"] for each in self.models if each["serving"]),
             "device_busy_seconds": 0.0, "device_memory_in_use_bytes": 5_000_000, "device_memory_limit_bytes": 0,
             "resident_weight_bytes": 0, "pinned_weight_bytes": 0, "weight_pool_bytes": 0, "weight_hit_rate": None,

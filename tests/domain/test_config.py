@@ -36,6 +36,7 @@ def test_a_section_cannot_be_changed(section):
 
 GOOD = [
     (ModelPolicy, {"weight": 1e-9, "max_batch_size": 1, "max_wait_ms": 0, "reserve_ms": 0, "default_timeout_ms": 0}),
+    (ModelPolicy, {"max_wait_ms": 86_400_000, "reserve_ms": 86_400_000, "default_timeout_ms": 86_400_000}),
     (ModelPolicy, {"residency": "system", "sizing": "fill", "padding": "repeat", "fallback": "other"}),
     (SchedulerConfig, {"recency_penalty_cap": 1, "coalescing_discount": 0, "cost_ema_alpha": 1, "max_queue_depth": 1}),
     (SchedulerConfig, {"compaction_interval": 0, "fair_credit_seconds": 0, "admission": "predict"}),
@@ -53,9 +54,9 @@ BAD: list[tuple[type[BaseModel], str, list[Any]]] = [
     (ModelPolicy, "weight", [0, -1, "nan", "inf"]),
     (ModelPolicy, "max_batch_size", [0, 1.5]),
     (ModelPolicy, "residency", ["host"]),
-    (ModelPolicy, "max_wait_ms", [-1]),
-    (ModelPolicy, "reserve_ms", [-1]),
-    (ModelPolicy, "default_timeout_ms", [-1, "inf"]),
+    (ModelPolicy, "max_wait_ms", [-1, 86_400_001, "inf"]),
+    (ModelPolicy, "reserve_ms", [-1, 86_400_001]),
+    (ModelPolicy, "default_timeout_ms", [-1, 86_400_001, "inf"]),
     (ModelPolicy, "sizing", ["best"]),
     (ModelPolicy, "padding", ["ones"]),
     (SchedulerConfig, "discipline", ["lifo"]),

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import threading
 
 import pytest
 
@@ -43,6 +44,13 @@ def test_a_load_runs_every_size_before_the_first_request_and_seeds_the_costs(sta
     assert {size: round(seconds) for (_, size), seconds in costs.items()} == {1: 10, 2: 20, 4: 40}
 
 
+def test_a_load_spares_others_a_second_run_of_what_the_compile_child_has_measured(stage):
+    stage.backend.cost = lambda variant, size: 10.0 * size
+    stage.backend.warm_costs["m"] = {("default", 1): 11.0, ("default", 2): 19.0}
+    stage.control.load_model("m", write_identity_bundle(stage.root, sizes=(1, 2, 4))).result(30)
+    assert [call.size for call in stage.backend.calls] == [1, 2, 2, 4, 4]
+
+
 def test_requests_are_served_between_the_probes_of_a_load(stage):
     stage.load("busy")
     hold = stage.hold_run()
@@ -52,6 +60,27 @@ def test_requests_are_served_between_the_probes_of_a_load(stage):
     hold.open()
     assert request.result(30).outputs["y"][0, 0] == 3
     assert ended(load) is None
+
+
+def test_a_request_waits_for_one_probe_of_a_load_and_not_for_the_next(stage, monkeypatch):
+    stage.load("busy")
+    stage.backend.calls.clear()
+    hold, call, next_probe = stage.hold_run(), stage.dispatcher.call, threading.Event()
+
+    def spy(*args, **options):
+        future = call(*args, **options)
+        next_probe.set()
+        return future
+
+    load = stage.control.load_model("m", write_identity_bundle(stage.root))
+    hold.wait_entered()
+    request = stage.ask(3, name="busy")
+    call(lambda: next_probe.wait(30))
+    monkeypatch.setattr(stage.dispatcher, "call", spy)
+    hold.open()
+    assert request.result(30).outputs["y"][0, 0] == 3
+    assert ended(load) is None
+    assert [each.model for each in stage.backend.calls][:3] == ["m", "busy", "m"]
 
 
 def test_a_bundle_that_cannot_be_read_is_unavailable_and_says_why(stage):

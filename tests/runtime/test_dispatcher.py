@@ -68,6 +68,26 @@ def test_a_turn_without_work_waits_for_an_arrival(dispatcher):
     assert dispatcher.step() == inf
 
 
+def test_requests_wait_for_one_execution_that_a_command_makes_and_not_for_the_next(dispatcher, executor):
+    ran: list[object] = []
+    executor.error_of = lambda dispatch: ran.append(dispatch.rows)
+    dispatcher.submit([pending(rows=4), pending(rows=4), pending(rows=3)], 100.0)
+    for each in "abcd":
+        dispatcher.call(lambda each=each: ran.append(each), executes=True)
+    dispatcher.call(lambda: ran.append("x"))
+    dispatcher.call(lambda: ran.append("y"))
+    while dispatcher.step() == NOW:
+        pass
+    assert ran == ["x", "y", "a", 4, "b", 4, "c", 3, "d"]
+
+
+def test_executions_of_commands_follow_one_another_where_nobody_waits(dispatcher):
+    executions = [dispatcher.call(lambda each=each: each, executes=True) for each in range(3)]
+    dispatcher.start()
+    assert [execution.result(30) for execution in executions] == [0, 1, 2]
+    dispatcher.stop(30)
+
+
 def test_one_turn_runs_one_dispatch_and_answers_it(dispatcher, executor):
     requests = [pending(row) for row in range(3)]
     dispatcher.submit(requests, 100.0)

@@ -40,11 +40,11 @@ class Device:
         self.commands += 1
         return command()
 
-    def warm_up(self, sample=None):
-        return warm_up(self.model, self.model.spec, sample, self.on_device, lambda: self.now)
+    def warm_up(self, sample=None, warm=None):
+        return warm_up(self.model, self.model.spec, sample, warm or {}, self.on_device, lambda: self.now)
 
 
-def test_every_variant_and_size_runs_twice_each_run_a_command_of_its_own():
+def test_without_figures_of_the_child_every_size_runs_twice_each_run_a_command_of_its_own():
     device = Device()
     device.warm_up()
     assert [(call.variant, call.size, call.rows) for call in device.backend.calls] == [
@@ -62,6 +62,15 @@ def test_the_second_run_is_the_cost():
     runs = iter([100.0, 1.0, 100.0, 2.0, 100.0, 3.0, 100.0, 4.0])
     device = Device(cost=lambda variant, size: next(runs))
     assert device.warm_up() == {("16", 1): 1.0, ("16", 4): 2.0, ("32", 1): 3.0, ("32", 4): 4.0}
+
+
+def test_a_first_run_that_took_no_longer_than_a_warm_one_of_the_compile_child_is_the_cost():
+    runs = iter([3.0, 5.0, 4.5, 2.0, 2.0, 9.0])
+    device = Device(cost=lambda variant, size: next(runs))
+    costs = device.warm_up(warm={("16", 1): 3.0, ("16", 4): 4.0, ("32", 1): 3.0})
+    ran = [(call.variant, call.size) for call in device.backend.calls]
+    assert ran == [("16", 1), ("16", 4), ("16", 4), ("32", 1), ("32", 4), ("32", 4)]
+    assert costs == {("16", 1): 3.0, ("16", 4): 4.5, ("32", 1): 2.0, ("32", 4): 9.0}
 
 
 @pytest.mark.parametrize("failure", [ExecutionFailed("boom"), OutOfMemory("boom"), RuntimeError("boom")])

@@ -20,12 +20,12 @@ def anyio_backend():
 
 def test_a_child_that_ends_is_waited_for_longer_each_time():
     backoff = Backoff()
-    assert [backoff.after(0.1) for _ in range(7)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert [backoff.after(0.1) for _ in range(7)] == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
 
 
 def test_after_a_minute_it_counts_as_having_worked():
     backoff = Backoff()
-    assert [backoff.after(lived) for lived in (0.1, 59.0, 60.0, 0.1)] == [1.0, 2.0, 1.0, 2.0]
+    assert [backoff.after(lived) for lived in (0.1, 59.0, 60.0, 0.1)] == [0.0, 1.0, 0.0, 1.0]
 
 
 def child(code, **options):

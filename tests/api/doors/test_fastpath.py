@@ -233,25 +233,24 @@ async def test_no_answer_is_begun_while_the_client_takes_none(fast):
     await eventually(lambda: connection.flow.write_paused)
     assert connection.flow.read_paused
     connection.data_received(request(b"3"))  # as TLS may have some left
-    assert connection._answers.current is None
+    assert len(fast.handler.started) == 1
     assert len(connection._answers._waiting) == 2
     for _ in range(3):
         assert (await client.response()).body == b"x" * size
     assert len(fast.handler.started) == 3
 
 
-async def test_nothing_is_begun_while_the_last_answer_leaves(fast):
-    size = 32 << 20
-    fast.handler.answer = Reply(200, (), [b"x" * size])
+async def test_nothing_is_begun_on_a_connection_that_closes_during_a_large_answer(fast):
+    fast.handler.answer = Reply(200, (), [b"x" * (32 << 20)])
     client = await fast.connect(limit=1000)
     await client.send(request(b"1") + request(b"2"))
     (connection,) = fast.connections
     await eventually(lambda: connection.flow.write_paused)
     connection.transport.close()
-    assert len((await client.response()).body) == size
-    assert await client.closed()
+    taken = await client.reader.read()
+    assert 0 < len(taken) < 32 << 20
     assert len(fast.handler.started) == 1
-    assert fast.handler.in_flight == 0
+    assert (fast.handler.in_flight, fast.handler.held) == (0, 0)
 
 
 async def test_the_access_log_is_that_of_uvicorn(caplog):

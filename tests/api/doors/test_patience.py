@@ -189,8 +189,9 @@ async def test_bytes_that_no_client_takes_count_as_in_flight_until_it_does_or_le
         await server.handler.until(lambda: not server.handler.held)
 
 
-async def test_a_client_that_takes_no_answer_is_dropped():
-    async with serve("fast", timeout_keep_alive=0.25) as server:
+@pytest.mark.parametrize("door", ["fast", "asgi"])
+async def test_a_client_that_takes_no_answer_is_dropped(door):
+    async with serve(door, timeout_keep_alive=0.25) as server:
         server.handler.answer = Reply(200, (), [b"x" * (32 << 20)])
         client = await server.connect(limit=1000)
         await client.send(request(b"1"))
