@@ -25,7 +25,8 @@ def listen(settings: Settings) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family, backlog=4096)
     except OSError as error:
-        raise SettingsError(f"{PREFIX}ENDPOINTS_PORT={port}: cannot listen on {host}: {error.strerror}") from error
+        reason = str(error.strerror).partition(" (while")[0]  # behind which the address stands once more
+        raise SettingsError(f"{PREFIX}ENDPOINTS_PORT={port}: cannot listen on {host}: {reason}") from error
     # With the protocol told: without it asyncio does not turn Nagle's algorithm off.
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
 

@@ -1,14 +1,26 @@
 """What is looked at before a server serves."""
 
+import socket
+
 import pytest
 
 from app.domain.config import EndpointsConfig
 from app.settings import Settings, SettingsError
-from app.startup import check_certificate
+from app.startup import check_certificate, listen
 
 
 def settings(**endpoints):
     return Settings(endpoints=EndpointsConfig(**endpoints))
+
+
+def test_an_address_that_is_not_to_be_had_is_named_with_the_setting():
+    with listen(settings(port=0)) as listener:
+        port = listener.getsockname()[1]
+        assert listener.proto == socket.IPPROTO_TCP, "without it asyncio leaves Nagle's algorithm on"
+        with pytest.raises(SettingsError) as caught:
+            listen(settings(port=port))
+    told = f"INFERENCE_SERVER_ENDPOINTS_PORT={port}: cannot listen on 127.0.0.1: Address already in use"
+    assert str(caught.value) == told
 
 
 def test_without_a_certificate_there_is_nothing_to_complain_of():
