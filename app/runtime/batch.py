@@ -48,14 +48,9 @@ def scatter(
     if len(rows) == 1 and rows[0] == size:
         return [outputs]
     bounds = list(pairwise(accumulate(rows, initial=0)))
-    columns = [(spec.name, outputs[spec.name], spec.batch_axis or 0) for spec in specs]
-    return [
-        {
-            name: array[start:end] if axis == 0 else array[(slice(None),) * axis + (slice(start, end),)]
-            for name, array, axis in columns
-        }
-        for start, end in bounds
-    ]
+    names = [spec.name for spec in specs]
+    columns = [_sliced(outputs[spec.name], spec.batch_axis or 0, bounds) for spec in specs]
+    return [dict(zip(names, views, strict=True)) for views in zip(*columns, strict=True)]
 
 
 def cut(tensors: Tensors, specs: Sequence[TensorSpec], rows: Sequence[int]) -> Iterator[Tensors]:
@@ -74,6 +69,14 @@ def join(parts: Sequence[Tensors], specs: Sequence[TensorSpec]) -> Tensors:
     if len(parts) == 1:
         return parts[0]
     return {spec.name: np.concatenate([part[spec.name] for part in parts], axis=spec.batch_axis or 0) for spec in specs}
+
+
+def _sliced(array: Array, axis: int, bounds: Sequence[tuple[int, int]]) -> list[Array]:
+    """Views of the rows within each of the bounds."""
+    if axis == 0:
+        return [array[start:end] for start, end in bounds]
+    before = (slice(None),) * axis
+    return [array[(*before, slice(start, end))] for start, end in bounds]
 
 
 def _stack(arrays: Sequence[Array], spec: TensorSpec, rows: int, size: int, padding: Padding) -> Array:

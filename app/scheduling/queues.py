@@ -103,14 +103,12 @@ class ModelQueue(Generic[R]):
             self.unserved_since = min(self.unserved_since, requests[0].enqueued_at)
         for request in requests:
             request.queued = True
-            self.ticket += 1
-            request.place = self.ticket
+            request.place = self.ticket = self.ticket + 1
             if request.deadline < inf:
                 request.due = request.deadline - self.reserved(request.deadline, request.enqueued_at)
                 self._watch(request)
             if self.demand is not None:
                 self.demand.arrive(request)
-            self.depth += 1
             self.rows += request.rows
             if request.committed:
                 self.committed += 1
@@ -118,6 +116,7 @@ class ModelQueue(Generic[R]):
                 self.plan = None
             else:
                 self._ordinary.append(request)
+        self.depth += len(requests)
         if self.plan is not None and not self.plan.closed:
             self.plan = None
 
@@ -162,9 +161,11 @@ class ModelQueue(Generic[R]):
             budget = None
         for request in taken:
             request.queued = False
-            self.rows -= request.rows
-            self.committed -= request.committed
-            if self.demand is not None:
+        self.rows -= sum([request.rows for request in taken])
+        if self.committed:
+            self.committed -= sum([request.committed for request in taken])
+        if self.demand is not None:
+            for request in taken:
                 self.demand.leave(request)
         self.depth -= len(taken)
         self.plan = None

@@ -118,20 +118,22 @@ class Scheduler(Generic[R]):
             self._check_deadline(queue, (), deadline - queue.reserved(deadline, now), now)
 
     def enqueue(self, requests: Sequence[R], now: float) -> None:
-        """Queue a request, or all pieces of a split one (of one model): all or none.
+        """Queue a request, or all pieces of a split one, which are alike but for their rows: all or none.
 
         Raises `ModelNotFound`, `QueueFull`, `DeadlineInfeasible`; `InvalidRequest` for more pieces than a queue takes.
         """
-        queue = self._find((first := requests[0]).model_id)
-        ordinary = len(requests) - sum([request.committed for request in requests])
-        if ordinary:
-            self._admission.check_depth(queue, ordinary)
+        first = requests[0]
+        queue = self._find(first.model_id)
+        if not first.committed:
+            self._admission.check_depth(queue, len(requests))
             if first.deadline < inf:
                 due = first.deadline - queue.reserved(first.deadline, first.enqueued_at)
                 self._check_deadline(queue, requests, due, now)
-        self._wake(queue, now)
+        if not queue.depth:
+            self._wake(queue, now)
         queue.push(requests)
-        self._note_due(queue)
+        if first.deadline < inf:
+            self._note_due(queue)
 
     def withdraw(self, requests: Sequence[R], now: float) -> tuple[R, ...]:
         """Take requests out whose callers are gone; returns those that were still queued."""
@@ -209,7 +211,8 @@ class Scheduler(Generic[R]):
             budget = RetryBudget(seconds if cost is None else cost)
         if len(dispatch.requests) == 1 or not wanted or budget.left < 0:
             return tuple(wanted)
-        self._wake(queue, now)
+        if not queue.depth:
+            self._wake(queue, now)
         queue.put_back(halves(wanted, budget))
         self._note_due(queue)
         return ()
@@ -280,9 +283,8 @@ class Scheduler(Generic[R]):
         self._rest_if_empty(queue, now)
 
     def _wake(self, queue: ModelQueue[R], now: float) -> None:
-        if not queue.depth:
-            self._active[queue.model_id] = queue
-            queue.credit_pending |= now - queue.idle_since > IDLE_SECONDS
+        self._active[queue.model_id] = queue
+        queue.credit_pending |= now - queue.idle_since > IDLE_SECONDS
 
     def _rest_if_empty(self, queue: ModelQueue[R], now: float) -> None:
         if not queue.depth:
