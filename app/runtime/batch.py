@@ -31,7 +31,7 @@ def assemble(
 
 def scatter(
     outputs: Tensors, specs: Sequence[TensorSpec], rows: Sequence[int], size: int, *, batched: bool
-) -> list[Tensors]:
+) -> Sequence[Tensors]:
     """The outputs of one execution as one set of views per request; padding rows are left behind.
 
     Raises `ExecutionFailed` when an output's batch extent is not `size`: its axis is not a batch axis, and slicing it
@@ -48,9 +48,13 @@ def scatter(
     if len(rows) == 1 and rows[0] == size:
         return [outputs]
     bounds = list(pairwise(accumulate(rows, initial=0)))
-    names = [spec.name for spec in specs]
-    columns = [_sliced(outputs[spec.name], spec.batch_axis or 0, bounds) for spec in specs]
-    return [dict(zip(names, views, strict=True)) for views in zip(*columns, strict=True)]
+    parts: list[dict[str, Array]] = [{} for _ in rows]
+    for spec in specs:
+        name, array, axis = spec.name, outputs[spec.name], spec.batch_axis or 0
+        before = (slice(None),) * axis
+        for part, (start, end) in zip(parts, bounds, strict=True):
+            part[name] = array[start:end] if axis == 0 else array[(*before, slice(start, end))]
+    return parts
 
 
 def cut(tensors: Tensors, specs: Sequence[TensorSpec], rows: Sequence[int]) -> Iterator[Tensors]:
@@ -69,14 +73,6 @@ def join(parts: Sequence[Tensors], specs: Sequence[TensorSpec]) -> Tensors:
     if len(parts) == 1:
         return parts[0]
     return {spec.name: np.concatenate([part[spec.name] for part in parts], axis=spec.batch_axis or 0) for spec in specs}
-
-
-def _sliced(array: Array, axis: int, bounds: Sequence[tuple[int, int]]) -> list[Array]:
-    """Views of the rows within each of the bounds."""
-    if axis == 0:
-        return [array[start:end] for start, end in bounds]
-    before = (slice(None),) * axis
-    return [array[(*before, slice(start, end))] for start, end in bounds]
 
 
 def _stack(arrays: Sequence[Array], spec: TensorSpec, rows: int, size: int, padding: Padding) -> Array:

@@ -97,15 +97,15 @@ class ModelQueue(Generic[R]):
         if self.demand is not None:
             self.demand.forget()
 
-    def push(self, requests: Sequence[R]) -> None:
-        """Append, and settle when each is due."""
+    def push(self, requests: Sequence[R], due: float) -> None:
+        """Append; all are `due` at the same instant, infinite where they have no deadline."""
         if not self.depth:
             self.unserved_since = min(self.unserved_since, requests[0].enqueued_at)
         for request in requests:
             request.queued = True
             request.place = self.ticket = self.ticket + 1
-            if request.deadline < inf:
-                request.due = request.deadline - self.reserved(request.deadline, request.enqueued_at)
+            if due < inf:
+                request.due = due
                 self._watch(request)
             if self.demand is not None:
                 self.demand.arrive(request)

@@ -123,17 +123,18 @@ class Scheduler(Generic[R]):
         Raises `ModelNotFound`, `QueueFull`, `DeadlineInfeasible`; `InvalidRequest` for more pieces than a queue takes.
         """
         first = requests[0]
-        queue = self._find(first.model_id)
+        queue, due = self._find(first.model_id), first.deadline
+        if due < inf:
+            due -= queue.reserved(due, first.enqueued_at)
         if not first.committed:
             self._admission.check_depth(queue, len(requests))
-            if first.deadline < inf:
-                due = first.deadline - queue.reserved(first.deadline, first.enqueued_at)
+            if due < inf:
                 self._check_deadline(queue, requests, due, now)
         if not queue.depth:
             self._wake(queue, now)
-        queue.push(requests)
-        if first.deadline < inf:
-            self._note_due(queue)
+        queue.push(requests, due)
+        if due < self._soonest_due:
+            self._soonest_due = due
 
     def withdraw(self, requests: Sequence[R], now: float) -> tuple[R, ...]:
         """Take requests out whose callers are gone; returns those that were still queued."""
@@ -214,7 +215,7 @@ class Scheduler(Generic[R]):
         if not queue.depth:
             self._wake(queue, now)
         queue.put_back(halves(wanted, budget))
-        self._note_due(queue)
+        self._soonest_due = min(self._soonest_due, queue.soonest_due())
         return ()
 
     def seed_cost(self, model_id: str, variant: str, size: int, seconds: float, now: float) -> None:
@@ -291,9 +292,6 @@ class Scheduler(Generic[R]):
             queue.idle_since = now
             queue.waiting_since = inf
             del self._active[queue.model_id]
-
-    def _note_due(self, queue: ModelQueue[R]) -> None:
-        self._soonest_due = min(self._soonest_due, queue.soonest_due())
 
     def _check_deadline(self, queue: ModelQueue[R], pieces: Sequence[R], due: float, now: float) -> None:
         running, active = max(self._busy_until - now, 0.0), self._contention.present(self._active.values())
