@@ -198,6 +198,10 @@ class ModelQueue(Generic[R]):
             heappop(due)
         return due[0][0] if due else inf
 
+    def latest_due(self) -> float:
+        """When the ordinary request that came last is due, if it is still there or not; infinite where none is."""
+        return self._ordinary[-1].due if self._ordinary else inf
+
     def front(self) -> R:
         """The request that is served first; the queue must not be empty."""
         if retry := self._next_retry():

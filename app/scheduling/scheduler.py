@@ -260,7 +260,7 @@ class Scheduler(Generic[R]):
 
     def _shed(self, queue: ModelQueue[R], plan: Plan, now: float) -> list[R]:
         """Drop from the planned dispatch what it could only answer late."""
-        finish_at = now + self._planner.seconds(queue)
+        finish_at = self._planner.ends_by(queue, now) if queue.soonest_due() < inf else now
         if queue.soonest_due() > finish_at:
             return []
         _, late = shed(queue.leading(plan.take + (queue.offer.late if queue.offer else 0)), finish_at)
