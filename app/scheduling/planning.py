@@ -29,6 +29,9 @@ EXPLORE_SHARE = 0.1
 TRIAL_SECONDS = 1.0
 TRIAL_FACTOR = 20.0
 
+#: So many mean deviations longer than was learned a dispatch may well last.
+SCATTER = 2.0
+
 #: What a dispatch is taken to cost, when models are compared, until one was measured.
 UNSEEDED_COST = 0.01
 
@@ -41,6 +44,7 @@ class Planner:
 
     def __init__(self, config: SchedulerConfig, costs: CostBook, rule: ValueRule = NET) -> None:
         self._sizing: Sizing = "fill" if config.sizing == "value" and rule.sizes == "fill" else config.sizing
+        self._guarded = config.sizing == "value" and rule.sizes != "fill"  # the rule of value has a guard of its own
         self._costs = costs
 
     def plan(self, queue: ModelQueue[R]) -> Plan:
@@ -67,6 +71,20 @@ class Planner:
     def seconds(self, queue: ModelQueue[R]) -> float:
         """Expected seconds on the device of the planned dispatch, weight load included; 0 while nothing is known."""
         return self.load(queue) + (self.plan(queue).cost or 0.0)
+
+    def ends_by(self, queue: ModelQueue[R], now: float) -> float:
+        """When the planned dispatch of a non-empty queue will have ended.
+
+        Where more is queued than can be done in time, somebody is lost: rather one for whom it would be tight, since a
+        dispatch that lasts longer than was learned loses all of those. So it is then given longer, provided that others
+        could fill it for whom it is not.
+        """
+        ends_at, plan = now + self.seconds(queue), self.plan(queue)
+        if self._guarded or queue.depth < 2 * plan.take:
+            return ends_at
+        longer = ends_at + SCATTER * self.deviation() * (plan.cost or 0.0)
+        crowded = longer < queue.latest_due() < now + self.load(queue) + self.backlog(queue)
+        return longer if crowded else ends_at
 
     def deviation(self) -> float:
         """By which part of the estimate executions differ from it, on average."""
