@@ -17,6 +17,7 @@ CODES = {404: "not_found", 405: "method_not_allowed"}
 
 def handle_errors(app: FastAPI) -> None:
     """Give every failure of the application's routes the one form; the gate gives requests their ids."""
+
     def answer(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> Response:
         return Response(error_body(message, code), status, headers, "application/json")
 

@@ -214,6 +214,31 @@ async def test_a_proxy_that_was_gone_is_told_again(stage):
     assert one.told[-1][1]["a"] == "pool"
 
 
+async def test_a_proxy_that_starts_anew_is_told_until_it_has_heard(stage, monkeypatch):
+    """It does not listen yet when its process has just been started."""
+    monkeypatch.setattr("app.scaleout.controller.TELL_AGAIN_SECONDS", 0.001)
+    one = stage()
+    controller = await one.started()
+    one.broken = True
+    await controller.tell_again()
+    assert len(one.told) == 1
+    one.broken = False
+    while len(one.told) == 1:
+        await asyncio.sleep(0)
+    await controller.repack()
+    assert [models for _, models in one.told] == [{"a": "on_w0", "b": "on_w1"}] * 3
+
+
+async def test_a_caller_that_goes_away_ends_nothing_but_its_own_wait(stage):
+    one = stage()
+    controller = await one.started()
+    gone = asyncio.ensure_future(controller.repack())
+    await asyncio.sleep(0)
+    gone.cancel()
+    await controller.repack()
+    assert controller.repacks == 3
+
+
 async def test_what_may_be_changed_is_validated_and_names_what_is_wrong(stage):
     controller = await stage().started()
     with pytest.raises(InvalidRequest, match="no such setting: 'mode'; known are: default_replicas"):
