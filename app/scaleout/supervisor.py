@@ -102,7 +102,7 @@ class Child:
         ours, theirs = os.pipe()
         output = asyncio.StreamReader(_LONGEST_LINE)
         loop = asyncio.get_running_loop()
-        pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), open(ours, "rb", 0))
+        pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), os.fdopen(ours, "rb", 0))
         try:
             process = await self._start(theirs)
             said = asyncio.ensure_future(self._pass_on(output))
