@@ -75,7 +75,7 @@ def _reports(app: FastAPI, node: Node, fleet: Fleet, controller: Controller | No
     async def metrics() -> Response:
         answers = await fleet.ask_all("/metrics")
         texts = {name: each.content.decode() for name, each in answers.items() if each.ok}
-        places = {each.name: f'gpu="{each.device}",worker="{each.label}"' for each in fleet.workers}
+        places = {each.name: f'gpu="{each.gpu}",worker="{each.label}"' for each in fleet.workers}
         merged = [_up(fleet, texts)]
         for family in merged_metrics(texts, places):
             merged.append(family)
@@ -96,7 +96,7 @@ def _reports(app: FastAPI, node: Node, fleet: Fleet, controller: Controller | No
 def _up(fleet: Fleet, texts: Mapping[str, str]) -> str:
     lines = "".join(
         [
-            f'cluster_worker_up{{gpu="{each.device}",worker="{each.label}"}} {int(each.name in texts)}\n'
+            f'cluster_worker_up{{gpu="{each.gpu}",worker="{each.label}"}} {int(each.name in texts)}\n'
             for each in fleet.workers
         ]
     )

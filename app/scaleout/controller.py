@@ -143,7 +143,8 @@ class Controller:
         seconds = 0.0 if self._looked_at is None else now - self._looked_at
         self._looked_at = now
         self._book.fold(self._meter.read(counts_of(self._statuses)), seconds)
-        self._book.forget(facts_of(self._statuses))
+        if self._statuses:  # where nobody said anything, that says nothing about the models
+            self._book.forget(facts_of(self._statuses))
         busy = {(name, ""): Counts(0, 0, each["device_busy_seconds"]) for name, each in self._statuses.items()}
         return sum(window.compute for window in self._busy.read(busy).values())
 

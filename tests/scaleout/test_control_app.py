@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +15,7 @@ from app.scaleout.workers import Worker
 
 pytestmark = pytest.mark.anyio
 
-STATISTICS = {"model_stats": []}
+STATISTICS: dict[str, list[Any]] = {"model_stats": []}
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ class Stage:
         workers = [Worker("w0", "w0", "cpu", 1), Worker("w1", "w1", "cpu", 2)]
         self.fleet = Fleet(workers, "secret\n", httpx.MockTransport(self.answer))
         access = Access(None, "secret")
-        app = control_app.create(self, self.fleet, access, None, "round_robin")  # type: ignore[arg-type]
+        app = control_app.create(self, self.fleet, access, None, "round_robin")
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://node")
 
     def processes(self):
@@ -92,6 +93,14 @@ async def test_no_body_is_longer_than_what_the_routes_of_workers_take(stage):
     assert (answer.status_code, answer.json()["code"], stage.asked) == (413, "payload_too_large", [])
     assert (await stage.client.request("GET", path, content=b"x" * MAX_BYTES)).status_code == 200
     assert [len(request.content) for request in stage.asked] == [MAX_BYTES] * 2
+
+
+async def test_metrics_call_a_device_what_its_worker_calls_it(stage, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
+    stage.fleet.workers = (Worker("w0", "a", "0", 1), Worker("w1", "b", "1", 2))
+    text = (await stage.client.get("/metrics")).text
+    assert 'cluster_worker_up{gpu="5",worker="a"} 1' in text
+    assert 'cluster_worker_up{gpu="6",worker="b"} 1' in text
 
 
 async def test_a_wrong_method_is_refused_in_the_form_of_all_refusals(stage):

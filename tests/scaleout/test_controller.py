@@ -151,6 +151,19 @@ async def test_demand_is_learned_from_what_workers_count(stage):
     assert loads == {"a": pytest.approx(2 * 5 * 0.1), "b": pytest.approx(2 * 1 * 0.1)}  # both workers count as much
 
 
+async def test_a_round_in_which_nobody_answers_forgets_no_demand(stage):
+    one = stage()
+    controller = await one.started()
+    one.serve(model("a", accepted=50, ok=50, compute_seconds=5.0), "b", w0=5.0)
+    one.now = 10.0
+    await controller.look()
+    one.slow = True
+    await controller.look()
+    one.slow = False
+    await controller.repack()
+    assert described(controller)["models"]["a"]["load"] == pytest.approx(1.0)
+
+
 async def test_a_worker_that_is_silent_gets_no_models(stage):
     one = stage()
     controller = await one.started()
@@ -235,7 +248,7 @@ async def test_a_caller_that_goes_away_ends_nothing_but_its_own_wait(stage):
     gone = asyncio.ensure_future(controller.repack())
     await asyncio.sleep(0)
     gone.cancel()
-    await controller.repack()
+    await asyncio.wait_for(controller.repack(), 30)
     assert controller.repacks == 3
 
 
