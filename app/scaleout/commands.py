@@ -64,7 +64,7 @@ def _pair(text: str) -> tuple[str, Any]:
 
 
 def _post(url: str, body: Mapping[str, Any], token: str | None) -> Mapping[str, Any]:
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token or ''}"}
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {(token or '').strip()}"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

@@ -68,7 +68,7 @@ class Node(BaseHTTPRequestHandler):
 @pytest.fixture
 def node(monkeypatch, tmp_path):
     monkeypatch.setenv("INFERENCE_SERVER_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("INFERENCE_SERVER_ENDPOINTS_ADMIN_TOKEN", "secret")
+    monkeypatch.setenv("INFERENCE_SERVER_ENDPOINTS_ADMIN_TOKEN", "secret\n")  # as in a file
     with Server() as server:
         monkeypatch.setenv("INFERENCE_SERVER_ENDPOINTS_PORT", str(server.server_port))
         thread = threading.Thread(target=server.serve_forever)
