@@ -18,6 +18,7 @@ from app.api.access import make_admin_token
 from app.cli import read_token
 from app.domain.errors import ServingError
 from app.main import admin_token_file
+from app.scaleout.proxy_config import BUFFER_BYTES
 from app.settings import PREFIX, Settings, SettingsError
 
 
@@ -103,6 +104,9 @@ def serve_environment(settings: Settings, environment: Mapping[str, str]) -> dic
         # The event loop of a worker never computes: a second one between it and the socket only costs.
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": f"{settings.drain_delay_seconds:g}",
+        # What a replica took and did not begin to answer is asked of another, where the proxy still has all of it.
+        "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+        "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(BUFFER_BYTES),
     }
     return {name: environment.get(name, value) for name, value in wanted.items()}
 
