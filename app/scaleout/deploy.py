@@ -21,23 +21,26 @@ from app.main import admin_token_file
 from app.scaleout.proxy_config import BUFFER_BYTES
 from app.settings import PREFIX, Settings, SettingsError
 
+#: Name, type, default, meaning.
+_OPTIONS: tuple[tuple[str, type, Any, str], ...] = (
+    ("address", str, None, "of a Ray cluster, or auto; by default one is started here, until a signal ends it"),
+    ("replicas", int, 1, "number of workers, or the least of them (1)"),
+    ("max-replicas", int, None, "scale up to so many, by queue depth"),
+    ("queue-depth", float, 8.0, "requests that may queue at each before there are more (8)"),
+    ("cpus", float, 1.0, "processors for each (1)"),
+    ("name", str, "inference-server", "of the application (inference-server)"),
+    ("route-prefix", str, "/", "the path under which it is reached (/)"),
+    ("port", int, None, "where Serve listens, on every machine; by default endpoints.port"),
+)
+
+#: Bytes for Ray's store of objects, of which a local cluster has next to none: by default it takes a third of memory.
+_OBJECT_STORE = 128 * 2**20
+
 
 def add_options(parser: ArgumentParser) -> None:
     """What can be said about a deploy."""
-    for name, kind, default, meaning in (
-        ("address", str, None, "of a Ray cluster, or auto; by default one is started here, until a signal ends it"),
-        ("replicas", int, 1, "number of workers, or the least of them"),
-        ("max-replicas", int, None, "scale up to so many, by queue depth"),
-        ("queue-depth", float, 8.0, "requests that may queue at each before there are more"),
-        ("cpus", float, 1.0, "processors for each"),
-        ("name", str, "inference-server", "of the application"),
-        ("route-prefix", str, "/", "the path under which it is reached"),
-        ("port", int, None, "where Serve listens, on every machine; by default endpoints.port"),
-    ):
-        told = (
-            meaning if default is None else f"{meaning} ({default:g})" if kind is not str else f"{meaning} ({default})"
-        )
-        parser.add_argument(f"--{name}", type=kind, default=default, metavar=name.upper(), help=told)
+    for name, kind, default, meaning in _OPTIONS:
+        parser.add_argument(f"--{name}", type=kind, default=default, metavar=name.upper(), help=meaning)
 
 
 def run(arguments: Namespace, settings: Settings) -> None:
@@ -51,24 +54,23 @@ def run(arguments: Namespace, settings: Settings) -> None:
     # Serve reads this when it is imported, and a local cluster inherits it.
     os.environ.update(environment | (authentication(os.environ) if local else {}))
     ray, serve = import_module("ray"), import_module("ray.serve")
+    own = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE} if local else {}
     try:
-        ray.init(
-            "local" if local else arguments.address,
-            log_to_driver=False,
-            **({"include_dashboard": False} if local else {}),
-        )
+        ray.init("local" if local else arguments.address, log_to_driver=False, **own)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ServingError(f"no Ray cluster {'here' if local else f'at {arguments.address}'}: {error}") from error
     try:
         port = settings.endpoints.port if arguments.port is None else arguments.port
+        told = replica_settings(
+            settings, gpu=has_gpu(settings, ray.cluster_resources(), local=local), cpus=arguments.cpus
+        )
         serve.start("EveryNode", {"port": port}, controller_options={"runtime_env": {"env_vars": environment}})
-        own = replica_settings(settings, gpu=has_gpu(settings, ray.cluster_resources()), cpus=arguments.cpus)
-        application = import_module("app.scaleout.ray_serve").application(arguments, own, environment)
+        application = import_module("app.scaleout.ray_serve").application(arguments, told, environment)
         try:
             serve.run(application, name=arguments.name, route_prefix=arguments.route_prefix)
         except RuntimeError as error:
             raise ServingError(f"Ray Serve did not deploy {arguments.name}: {error}") from error
-        terminal.console().print(_table(arguments, settings, own, port))
+        terminal.console().print(_table(arguments, settings, told, port))
         if local:
             asyncio.run(_until_signal())
             serve.shutdown()
@@ -121,14 +123,15 @@ def authentication(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def has_gpu(settings: Settings, resources: Mapping[str, float]) -> bool:
-    """Whether each replica gets a device of the cluster. Raises `SettingsError` where it should and there is none."""
-    if settings.runtime.backend == "cpu" or settings.runtime.devices == ("cpu",):
-        return False
-    found = resources.get("GPU", 0.0) >= 1.0
-    if settings.runtime.backend == "cuda" and not found:
-        raise SettingsError(f"{PREFIX}RUNTIME_BACKEND=cuda: the Ray cluster has no GPU")
-    return found
+def has_gpu(settings: Settings, resources: Mapping[str, float], *, local: bool) -> bool:
+    """Whether each replica gets a device of the cluster. Raises `SettingsError` where it should and there is none.
+
+    A cluster that is not `local` may grow: what is asked of it by name is taken to come.
+    """
+    backend, found = settings.runtime.backend, resources.get("GPU", 0.0) >= 1.0
+    if backend == "cuda" and local and not found:
+        raise SettingsError(f"{PREFIX}RUNTIME_BACKEND=cuda: Ray finds no GPU on this machine")
+    return backend == "cuda" or (backend == "auto" and settings.runtime.devices != ("cpu",) and found)
 
 
 def replica_settings(settings: Settings, *, gpu: bool, cpus: float) -> Settings:
@@ -158,14 +161,14 @@ def _kept_token(settings: Settings) -> SecretStr:
         raise SettingsError(f"{PREFIX}CACHE_DIR={settings.cache_dir}: cannot be written ({error.strerror})") from error
 
 
-def _table(arguments: Namespace, settings: Settings, own: Settings, port: int) -> Table:
+def _table(arguments: Namespace, settings: Settings, told: Settings, port: int) -> Table:
     most = "" if arguments.max_replicas is None else f" to {arguments.max_replicas}"
     token = "as configured" if settings.endpoints.admin_token is not None else str(admin_token_file(settings))
     table = Table(show_header=False)
     table.add_row("application", arguments.name)
     table.add_row("address", f"http://127.0.0.1:{port}{arguments.route_prefix.rstrip('/')}, on every machine")
     table.add_row(
-        "replicas", f"{arguments.replicas}{most}, each on {'a GPU' if own.runtime.backend == 'cuda' else 'the CPU'}"
+        "replicas", f"{arguments.replicas}{most}, each on {'a GPU' if told.runtime.backend == 'cuda' else 'the CPU'}"
     )
     table.add_row("admin token", token)
     return table

@@ -56,6 +56,7 @@ class Replica:
         self._client = httpx.AsyncClient(transport=httpx.ASGITransport(self._own), base_url="http://replica")
         self._deploy, self._memory, self._log = deploy, memory, CommandLog()
         self._turn: asyncio.Future[Any] | None = None
+        self._look: asyncio.Future[None]
         self._meter = BusyMeter(time.monotonic())
         everyone = Broadcast(
             name, serve.get_deployment_handle(context.deployment, context.app_name), self._log, self._remember
@@ -76,14 +77,16 @@ class Replica:
         """Called by Serve before the replica gets requests: it is ready first, and knows what the others were told."""
         while not (await self._ask("/v2/health/ready")).ok:
             await asyncio.sleep(_PAUSE)
-        await self._remember([])
+        self._look = asyncio.ensure_future(self._remember([]))
+        await self._look
 
     async def check_health(self) -> None:
         """Called by Serve every few seconds, which starts another replica where this raises."""
         answer = await self._ask("/v2/health/live")
         if not answer.ok:
             raise RuntimeError(f"the worker is not live: {answer.content!r:.200}")
-        await self._remember(self._log.commands())
+        if self._look.done():  # not waited for: commands that load weights may take longer than Serve has patience
+            self._look = asyncio.ensure_future(self._remember(self._log.commands()))
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Called by Serve every few seconds, for `ByQueueDepth`."""

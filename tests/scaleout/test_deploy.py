@@ -69,21 +69,24 @@ def test_what_makes_sense_is_let_pass(installed):
 
 
 @pytest.mark.parametrize(
-    ("backend", "resources", "gpu"),
+    ("runtime", "gpus", "local", "gpu"),
     [
-        ("auto", {"GPU": 2.0}, True),
-        ("auto", {"CPU": 4.0}, False),
-        ("cpu", {"GPU": 2.0}, False),
-        ("cuda", {"GPU": 1.0}, True),
+        ({"backend": "auto"}, 2.0, True, True),
+        ({"backend": "auto"}, 0.0, False, False),
+        ({"backend": "cpu"}, 2.0, True, False),
+        ({"devices": "cpu:1"}, 2.0, True, False),
+        ({"backend": "cuda"}, 1.0, True, True),
+        ({"backend": "cuda"}, 0.0, False, True),  # a cluster may grow
     ],
 )
-def test_a_replica_gets_a_gpu_where_there_are_some(backend, resources, gpu):
-    assert has_gpu(Settings(runtime=RuntimeConfig(backend=backend)), resources) is gpu
+def test_a_replica_gets_a_gpu_where_there_are_some(runtime, gpus, local, gpu):
+    settings = Settings(runtime=RuntimeConfig(**runtime))
+    assert has_gpu(settings, {"CPU": 4.0, "GPU": gpus}, local=local) is gpu
 
 
-def test_cuda_without_a_gpu_is_refused():
-    with pytest.raises(SettingsError, match="RUNTIME_BACKEND=cuda: the Ray cluster has no GPU"):
-        has_gpu(Settings(runtime=RuntimeConfig(backend="cuda")), {"CPU": 4.0})
+def test_cuda_on_a_machine_without_a_gpu_is_refused():
+    with pytest.raises(SettingsError, match="RUNTIME_BACKEND=cuda: Ray finds no GPU"):
+        has_gpu(Settings(runtime=RuntimeConfig(backend="cuda")), {"CPU": 4.0}, local=True)
 
 
 def test_a_replica_on_the_cpu_takes_as_many_threads_as_it_was_given_processors(tmp_path):
