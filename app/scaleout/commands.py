@@ -3,7 +3,7 @@
 import json
 import urllib.error
 import urllib.request
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -65,6 +65,7 @@ def _parser() -> ArgumentParser:
         ("set-policy", "KEY=VALUE", "how models are placed"),
     ):
         command = commands.add_parser(name, help=meaning)
+        command.add_argument("--url", default=SUPPRESS, help=SUPPRESS)  # it may stand behind the command as well
         command.add_argument("arguments", nargs="*", metavar=arguments)
     deploy.add_options(commands.add_parser("deploy", help="serve on Ray Serve, or change what serves there"))
     return parser

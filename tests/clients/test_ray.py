@@ -81,5 +81,10 @@ def test_another_deploy_loses_nothing_and_is_what_its_settings_say(seen):
     assert found["replicas"] == [["fifo", 1]] * 2
 
 
+def test_a_load_reaches_every_replica(seen):
+    assert seen["redeployed"]["load"] == 200
+    assert seen["redeployed"]["models"] == [["floats", "several"]] * 2
+
+
 def test_a_signal_ends_it(seen):
     assert seen["exit"] == 0

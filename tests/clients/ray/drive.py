@@ -29,6 +29,13 @@ URL = f"http://127.0.0.1:{PORT}"
 
 ROW = [0.5, -1.5]
 
+OTHER_SETTINGS = {
+    "INFERENCE_SERVER_SCHEDULER_DISCIPLINE": "fifo",
+    "INFERENCE_SERVER_MODEL_CONTROL_MODE": "explicit",
+    "INFERENCE_SERVER_STARTUP_MODELS": "floats",
+    "INFERENCE_SERVER_MODELS_INCLUDE": "floats,several",
+}
+
 INFERENCE_SERVER = Path(sys.executable).with_name("inference-server")
 
 
@@ -120,20 +127,20 @@ def command(path: str, body: Mapping[str, Any], token: str = TOKEN) -> tuple[int
     """Status and answer of an admin command."""
     headers = {"Authorization": f"Bearer {token}"}
     answer = httpx.post(URL + path, json=body, headers=headers, trust_env=False, timeout=30)
-    return answer.status_code, answer.json()
+    return answer.status_code, answer.json() if answer.content else None
 
 
 def replicas() -> dict[str, dict[str, Any]]:
-    """Name → process id, answers, weight of the model, and the discipline."""
+    """Name → process id, answers and weight of the model, the discipline, and which models serve."""
     found = {}
     for worker in get("/status")["workers"]:
-        [model] = worker["status"]["models"]
-        serving = model["serving"]
+        serving = {model["name"]: model["serving"] for model in worker["status"]["models"] if model["serving"]}
         found[worker["name"]] = {
             "pid": worker["pid"],
-            "ok": serving["ok"],
-            "weight": serving["weight"],
+            "ok": serving["floats"]["ok"],
+            "weight": serving["floats"]["weight"],
             "discipline": worker["status"]["discipline"],
+            "models": sorted(serving),
         }
     return found
 
@@ -202,7 +209,7 @@ def redeployed(env: Mapping[str, str]) -> dict[str, Any]:
         until(lambda: load.answers > 200, "answers")
         told = subprocess.run(
             [INFERENCE_SERVER, "cluster", "deploy", "--address", "auto", "--replicas", "2", "--max-replicas", "3"],
-            env={**env, "INFERENCE_SERVER_SCHEDULER_DISCIPLINE": "fifo"}, capture_output=True, text=True, timeout=120,
+            env={**env, **OTHER_SETTINGS}, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         until(lambda: len(replicas()) == 2 and not replicas().keys() & before.keys(), "only new replicas")
         count = load.answers
@@ -212,6 +219,8 @@ def redeployed(env: Mapping[str, str]) -> dict[str, Any]:
         "lost": load.failures,
         "answers": load.answers,
         "replicas": [[each["discipline"], each["weight"]] for each in replicas().values()],
+        "load": command("/v2/repository/models/several/load", {})[0],
+        "models": [each["models"] for each in replicas().values()],
     }
 
 
