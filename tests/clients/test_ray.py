@@ -28,7 +28,7 @@ def seen():
         folder = Path(name)
         write_echoes(folder / "bundles")
         command = [*ALONE, str(environment("ray") / "bin" / "python"), str(SCRIPT), name]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=900)
         assert run.returncode == 0, run.stderr + (folder / "err").read_text()[-5000:]
         return json.loads(run.stdout.splitlines()[-1])
 

@@ -105,7 +105,7 @@ class Load:
                 self.answers += 1
 
 
-def until(found: Callable[[], T | None], what: str, seconds: float = 60) -> T:
+def until(found: Callable[[], T | None], what: str, seconds: float = 180) -> T:
     """Ask until there is something to find; it."""
     pause = threading.Event()
     for _ in range(int(seconds / 0.1)):
@@ -209,7 +209,7 @@ def redeployed(env: Mapping[str, str]) -> dict[str, Any]:
         until(lambda: load.answers > 200, "answers")
         told = subprocess.run(
             [INFERENCE_SERVER, "cluster", "deploy", "--address", "auto", "--replicas", "2", "--max-replicas", "3"],
-            env={**env, **OTHER_SETTINGS}, capture_output=True, text=True, timeout=120,
+            env={**env, **OTHER_SETTINGS}, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         until(lambda: len(replicas()) == 2 and not replicas().keys() & before.keys(), "only new replicas")
         count = load.answers
@@ -234,7 +234,7 @@ def drive(folder: Path) -> dict[str, Any]:
         server = subprocess.Popen(
             [INFERENCE_SERVER, "cluster", "deploy", "--replicas", "2"], env=env, stdout=stdout, stderr=stderr
         )
-    until(lambda: "application" in out.read_text() or server.poll() is not None, "the application is there", 120)
+    until(lambda: "application" in out.read_text() or server.poll() is not None, "the application is there", 300)
     seen: dict[str, Any] = {"deployed": out.read_text()}
     for name, step in (
         ("triton", triton_answers), ("commands", commands), ("killed", killed), ("redeployed", lambda: redeployed(env)),
@@ -242,7 +242,7 @@ def drive(folder: Path) -> dict[str, Any]:
         print(f"{time.monotonic() - begun:.0f} s: {name}", file=sys.stderr)
         seen[name] = step()
     server.terminate()
-    seen["exit"] = server.wait(60)
+    seen["exit"] = server.wait(120)
     print(f"{time.monotonic() - begun:.0f} s: ended", file=sys.stderr)
     return seen
 
