@@ -43,10 +43,10 @@ def test_the_official_client_gets_right_answers_from_every_replica(seen):
     assert found["live"]
     assert found["ready"]
     assert found["model ready"]
-    assert found["right"] == [True] * 40
-    assert sum(found["answered"]) == 40
+    assert all(found["right"])
+    assert len(found["answered"]) == 2
     assert all(found["answered"])
-    assert found["statistics"] >= 40  # of both together
+    assert found["statistics"] == sum(found["answered"]) == len(found["right"])
 
 
 def test_a_command_reaches_every_replica_and_its_answer_is_theirs(seen):
