@@ -1,7 +1,7 @@
 """The node's own routes: health, status and metrics of all workers together, and commands that go to every one."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -14,10 +14,11 @@ from app.api.failures import handle_errors
 from app.api.gate import AccessGate
 from app.domain.errors import InvalidRequest, Unsupported
 from app.scaleout.controller import Controller
-from app.scaleout.fleet import Fleet
+from app.scaleout.fleet import Answer
 from app.scaleout.joining import statuses_of
 from app.scaleout.merging import merged_answers, merged_metrics, merged_statistics
 from app.scaleout.policies import changed_policy, changed_replicas, described
+from app.scaleout.workers import Worker
 
 #: Seconds for commands, some of which load weights.
 COMMAND_SECONDS = 600.0
@@ -33,6 +34,24 @@ class Node(Protocol):
 
     def processes(self) -> list[dict[str, Any]]:
         """Name, device, address, process id and number of starts of every worker."""
+
+
+class Fleet(Protocol):
+    """All workers."""
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """Which they are."""
+
+    async def ask_all(
+        self,
+        path: str,
+        method: str = "GET",
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        seconds: float = 8.0,
+    ) -> Mapping[str, Answer]:
+        """The same of every worker at once, by its name, with our own token unless `headers` say who asks."""
 
 
 def create(node: Node, fleet: Fleet, access: Access, controller: Controller | None, mode: str) -> FastAPI:

@@ -106,6 +106,14 @@ def test_status_shows_workers_models_and_what_is_wrong(node, run):
     assert "model b has drifted" in out
 
 
+@pytest.mark.parametrize("order", [["--url", "{}", "status"], ["status", "--url", "{}"]])
+def test_the_address_stands_before_or_behind_the_command(node, run, monkeypatch, order):
+    monkeypatch.delenv("INFERENCE_SERVER_ENDPOINTS_PORT")
+    code, out, _ = run(*[each.format(f"http://127.0.0.1:{node.server_port}/") for each in order])
+    assert code == 0
+    assert "2 workers" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "path", "body"),
     [
