@@ -164,8 +164,8 @@ class ModelQueue(Generic[R]):
             request.queued = False
             self.rows -= request.rows
             self.committed -= request.committed
-            if self.demand is not None:
-                self.demand.leave(request)
+        if self.demand is not None:
+            self.demand.start(taken)
         self.depth -= len(taken)
         self.plan = None
         self._sweep()

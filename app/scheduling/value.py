@@ -66,25 +66,36 @@ def price(rule: ValueRule, value: float, missed: float) -> float:
 
 
 class Stake:
-    """What one model has queued, and can lose while another runs. Seconds."""
+    """What one model has queued, and can lose while another runs. Seconds; made once, and `renew`ed when it changed."""
 
     __slots__ = ("below_share", "budget", "coming", "dues", "gone", "holds_until", "price", "reach", "soonest")
 
-    def __init__(self, demand: Demand, now: float, price: float, reach: float) -> None:
-        self.dues = dues = demand.dues
-        self.reach = reach
+    def __init__(self, demand: Demand) -> None:
+        self.dues = demand.dues
+        self.reach = 0.0
         """What its shortest dispatch takes: what is due sooner after an execution is lost."""
+        self.price = self.coming = 0.0
+        self.budget = inf
+        """An execution that is longer loses some of those that are to come."""
+        self.gone = 0
+        """How many of the queued are lost already."""
+        self.soonest = inf
+        """The instant at which another is lost, and until which this holds if nothing else happens."""
+        self.holds_until = -inf
+        self.below_share = False
+
+    def renew(self, demand: Demand, now: float, price: float, reach: float) -> None:
+        """Look at what was asked of the model anew."""
+        dues = self.dues
+        self.reach = reach
         self.price = price
         self.coming = demand.rate(now) * price
         self.budget = demand.budget - reach
-        """An execution that is longer loses some of those that are to come."""
-        self.gone = bisect_left(dues, now + reach) if dues else 0
-        """How many of the queued are lost already."""
-        self.soonest = dues[self.gone] - reach if self.gone < len(dues) else inf
-        """The instant at which another is lost, and until which this holds if nothing else happens."""
-        self.holds_until = min(self.soonest, now + RATE_HOLDS)
+        self.gone = gone = bisect_left(dues, now + reach) if dues else 0
+        self.soonest = soonest = dues[gone] - reach if gone < len(dues) else inf
         self.below_share = False
-        demand.watched, demand.changed = self.gone, False
+        self.holds_until = soonest if soonest < now + RATE_HOLDS else now + RATE_HOLDS
+        demand.watched, demand.changed = gone, False
 
 
 class Outlook:
@@ -95,11 +106,12 @@ class Outlook:
         self._now = now
         self._guard = guard
         self._skip = skip
-        urgency = [
-            (stake.soonest - now if stake.soonest - now < stake.budget else stake.budget, place, stake)
-            for place, stake in enumerate(stakes)
-        ]
-        self._urgent = [(first, stake) for first, _, stake in sorted(urgency)[:MOST_URGENT]]
+        urgency = []
+        for place, stake in enumerate(stakes):
+            first = stake.soonest - now
+            urgency.append((first if first < stake.budget else stake.budget, place, stake))
+        urgency.sort()
+        self._urgent = [(first, stake) for first, _, stake in urgency[:MOST_URGENT]]
         """Whom an execution of more than so many seconds costs something; the most urgent first."""
 
     def offer(self, stake: Stake, menu: Menu, most: int, each: float, load: float) -> Offer | None:
