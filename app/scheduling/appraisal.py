@@ -48,6 +48,8 @@ class Appraisal:
         self._ledger = ledger
         self._shares = config.discipline == "fair"
         self._by_deadline = DISCIPLINES[config.discipline].by_deadline
+        self._most = 0.0
+        """The part of its requests that a contender missed of late, at the most."""
         self._known: dict[str, _Entry] = {}
         """The models that were asked for something of late."""
 
@@ -86,13 +88,9 @@ class Appraisal:
     def _look(self, ready: Sequence[ModelQueue[R]], now: float) -> Outlook:
         """What every model that is asked for has at stake."""
         known = self._known
+        self._meet(ready)
         guard = 1.0 + self._rule.guard * self._planner.deviation()
-        for queue in ready:
-            entry = known.get(queue.model_id)
-            if entry is None or entry.queue is not queue:
-                assert queue.demand is not None
-                known[queue.model_id] = _Entry(queue, queue.demand)
-        asked = missed = 0.0
+        asked = missed = most = 0.0
         quiet = []
         for name, entry in known.items():
             if entry.demand.changed or now >= entry.holds_until:
@@ -102,6 +100,9 @@ class Appraisal:
                 self._renew(entry, now, guard)
             asked += entry.asked
             missed += entry.missed
+            if entry.soonest < inf and entry.missed > most * entry.asked:
+                most = entry.missed / entry.asked
+        self._most = most
         for name in quiet:
             del known[name]
         if self._shares:
@@ -109,12 +110,20 @@ class Appraisal:
         skip = max(0.0, 1.0 - missed / (asked * self._rule.misses_free)) if asked else 1.0
         return Outlook(self._rule, known.values(), now, guard=guard, skip=skip)
 
+    def _meet(self, ready: Sequence[ModelQueue[R]]) -> None:
+        known = self._known
+        for queue in ready:
+            entry = known.get(queue.model_id)
+            if entry is None or entry.queue is not queue:
+                assert queue.demand is not None
+                known[queue.model_id] = _Entry(queue, queue.demand)
+
     def _renew(self, entry: _Entry, now: float, guard: float) -> None:
         queue, demand = entry.queue, entry.demand
         missed = demand.missed
         entry.asked = demand.asked
         entry.missed = missed * entry.asked
-        worth = price(self._rule, queue.policy.value, missed)
+        worth = price(self._rule, queue.policy.value, missed, self._most)
         entry.renew(demand, now, worth, self._planner.shortest(queue, demand) * guard)
         if queue.depth and self._rule.sizes == "net":
             entry.menu = menu = self._planner.menu(queue, demand)

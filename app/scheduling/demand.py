@@ -10,7 +10,7 @@ from app.scheduling.request import QueuedRequest
 
 #: How soon the arrival rate, and the part that was missed, forget: time constants in seconds.
 RATE_SECONDS = 0.5
-MISS_SECONDS = 2.0
+MISS_SECONDS = 10.0
 
 #: Requests that were not missed are supposed before the first came, so that one miss of few does not say much.
 SUPPOSED = 3.0

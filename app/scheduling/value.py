@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from math import inf
+from math import exp, inf, log
 from typing import Literal, NamedTuple
 
 from app.scheduling.demand import Demand
@@ -23,12 +23,10 @@ class ValueRule(NamedTuple):
     """By how many mean deviations of costs a dispatch is taken to last longer than was learned."""
     misses_free: float = 0.1
     """Where this part of all requests is missed, skipping one's own late fronts costs nothing any more."""
-    rise: float = 0.5
-    """How steeply the price of a model's requests rises with the part of them that it misses."""
-    rise_from: float = 0.01
-    """The part at which that begins to show."""
-    despair: float = 4.0
-    """How much steeper where little is left in time: the price is divided by the part in time to this power."""
+    rise: float = 0.05
+    """The price of a model's requests rises e-fold with each such part of them that it misses."""
+    dearest: float = 10.0
+    """The most that a price rises; 1 for prices that do not."""
     protect: float = 4.0
     """By what a model below its share is dearer to one above it, under `fair`."""
     patience: float = 1.0
@@ -48,21 +46,19 @@ MOST_URGENT = 6
 #: Rates fade, but for so many seconds they are taken as they were.
 RATE_HOLDS = 0.1
 
-#: A model that misses nearly everything does not count for more than at this part.
-MOST_MISSED = 0.9
-
 #: A contender is overdue after so many times what its dispatch takes, however long that is.
 PERIODS = 20.0
 
 
-def price(rule: ValueRule, value: float, missed: float) -> float:
+def price(rule: ValueRule, value: float, missed: float, most: float) -> float:
     """What one answer in time is worth: `value`, and the more, the larger the part is that the model `missed` of late.
 
-    A model that costs the device little misses little, whatever its price; between those that cost much, this is what
-    keeps one of them from having to go without so that the others fare a little better.
+    `most` is that part for the contender that missed the most. Where it would be dearer than the rule allows, all
+    prices are so much lower, none below the value: who misses a little less stays a little cheaper, and what costs the
+    device little, and so misses little, is not given up for the dearest.
     """
-    missed = min(missed, MOST_MISSED)
-    return float(value * (1.0 + missed / rule.rise_from) ** rule.rise / (1.0 - missed) ** rule.despair)
+    folds = missed / rule.rise - max(most / rule.rise - log(rule.dearest), 0.0)
+    return value * exp(folds) if folds > 0.0 else value
 
 
 class Stake:
