@@ -25,7 +25,7 @@ class ValueRule(NamedTuple):
     """Where this part of all requests is missed, skipping one's own late fronts costs nothing any more."""
     rise: float = 0.05
     """The price of a model's requests rises e-fold with each such part of them that it misses."""
-    dearest: float = 10.0
+    dearest: float = 5.0
     """The most that a price rises; 1 for prices that do not."""
     protect: float = 4.0
     """By what a model below its share is dearer to one above it, under `fair`."""
