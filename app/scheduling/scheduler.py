@@ -270,13 +270,10 @@ class Scheduler(Generic[R]):
         expired: list[R] = []
         soonest = inf
         for queue in list(self._active.values()):
-            due = queue.soonest_due()
-            if due <= now:
-                for request in queue.due_by(now):
-                    self._drop(queue, request, "expired_queue", now)
-                    expired.append(request)
-                due = queue.soonest_due()
-            soonest = due if due < soonest else soonest
+            for request in queue.due_by(now):
+                self._drop(queue, request, "expired_queue", now)
+                expired.append(request)
+            soonest = min(soonest, queue.soonest_due())
         self._soonest_due = soonest
         return expired
 
