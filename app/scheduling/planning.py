@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from math import inf
 from typing import TypeVar
 
@@ -172,14 +171,25 @@ class Planner:
 
     def _menu(self, queue: ModelQueue[R], variant: str) -> Menu:
         sizes = queue.spec.sizes(variant)
-        costs = self._costs.curve(queue.model_id, variant).seconds
-        if not sizes or queue.policy.sizing is not None or any(size not in costs for size in sizes):
-            return Menu(variant, (), (), (), 0)
+        nothing = Menu(variant, (), (), (), 0)
+        if not sizes or queue.policy.sizing is not None:
+            return nothing
         cap = merge_cap(queue.spec, queue.policy)
         most = sizes[-1] if cap is None else min(cap, sizes[-1])
-        seconds = tuple(max(costs[size], LEAST_COST) for size in sizes)
-        rates = accumulate([min(size, most) / each for size, each in zip(sizes, seconds, strict=True)], max)
-        return Menu(variant, sizes, seconds, tuple(rates), most)
+        known = self._costs.curve(queue.model_id, variant).seconds
+        seconds: list[float] = []
+        rates: list[float] = []
+        best = 0.0
+        for size in sizes:
+            cost = known.get(size)
+            if cost is None:
+                return nothing
+            cost = cost if cost > LEAST_COST else LEAST_COST
+            rate = (size if size < most else most) / cost
+            best = rate if rate > best else best
+            seconds.append(cost)
+            rates.append(best)
+        return Menu(variant, sizes, tuple(seconds), tuple(rates), most)
 
     def _least(self, queue: ModelQueue[R], piece: QueuedRequest) -> float:
         variant = piece.merge_key.variant

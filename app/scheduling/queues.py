@@ -165,8 +165,7 @@ class ModelQueue(Generic[R]):
         if self.committed:
             self.committed -= sum([request.committed for request in taken])
         if self.demand is not None:
-            for request in taken:
-                self.demand.leave(request)
+            self.demand.start(taken)
         self.depth -= len(taken)
         self.plan = None
         self._sweep()

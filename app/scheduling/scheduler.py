@@ -272,11 +272,13 @@ class Scheduler(Generic[R]):
 
     def _expire(self, now: float) -> list[R]:
         expired: list[R] = []
+        soonest = inf
         for queue in list(self._active.values()):
             for request in queue.due_by(now):
                 self._drop(queue, request, "expired_queue", now)
                 expired.append(request)
-        self._soonest_due = min([queue.soonest_due() for queue in self._active.values()], default=inf)
+            soonest = min(soonest, queue.soonest_due())
+        self._soonest_due = soonest
         return expired
 
     def _drop(self, queue: ModelQueue[R], request: R, reason: DropReason, now: float) -> None:
