@@ -45,11 +45,11 @@ class Broadcast:
         path: str,
         method: str = "GET",
         body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[bytes, bytes] | None = None,
         seconds: float = 8.0,
     ) -> dict[str, Answer]:
         """The same of every replica at once, by its name; commands are remembered where a replica carried them out."""
-        kept = {name: value for name, value in (headers or {}).items() if name != "authorization"}
+        kept = {name: value for name, value in (headers or {}).items() if name != b"authorization"}
         command = Command(self._log.next_stamp(self._name), path, kept, body)
         lasting = method == "POST" and path.partition("?")[0] not in MOMENTARY
         given = (command,) if lasting else (path, method, body, headers)
@@ -66,6 +66,10 @@ class Broadcast:
         if lasting and any(each.ok for each in answers.values()):
             await self._remember([command])
         return answers
+
+    async def any_ok(self, path: str, seconds: float) -> bool:
+        """Whether any replica answers that all is well."""
+        return any(each.ok for each in (await self.ask_all(path, seconds=seconds)).values())
 
     def processes(self) -> list[dict[str, Any]]:
         """Name, device, address and process id of the replicas that answered last."""

@@ -48,10 +48,13 @@ class Fleet(Protocol):
         path: str,
         method: str = "GET",
         body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[bytes, bytes] | None = None,
         seconds: float = 8.0,
     ) -> Mapping[str, Answer]:
         """The same of every worker at once, by its name, with our own token unless `headers` say who asks."""
+
+    async def any_ok(self, path: str, seconds: float) -> bool:
+        """Whether any worker answers that all is well."""
 
 
 def create(node: Node, fleet: Fleet, access: Access, controller: Controller | None, mode: str) -> FastAPI:
@@ -162,8 +165,9 @@ def _rest(app: FastAPI, fleet: Fleet) -> None:
 
 
 def _target(request: Request) -> str:
-    """Path and query as they came: what was decoded would have to be quoted again."""
+    """Path, below the prefix, and query as they came: what was decoded would have to be quoted again."""
     path, query = request.scope["raw_path"].decode(), request.scope["query_string"].decode()
+    path = path.removeprefix(request.scope.get("root_path", ""))
     return f"{path}?{query}" if query else path
 
 

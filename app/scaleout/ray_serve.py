@@ -94,7 +94,7 @@ class Replica:
         busy = self._meter.look(time.monotonic(), status["device_busy_seconds"])
         return {"queue_depth": float(status["queue_depth"]), "busy": busy}
 
-    async def ask(self, path: str, method: str, body: bytes, headers: Mapping[str, str] | None) -> Said:
+    async def ask(self, path: str, method: str, body: bytes, headers: Mapping[bytes, bytes] | None) -> Said:
         """What this replica answers."""
         return self._said(await self._ask(path, method, body, headers))
 
@@ -106,9 +106,9 @@ class Replica:
         return Said(self._worker, ray.util.get_node_ip_address(), os.getpid(), answer)
 
     async def _ask(
-        self, path: str, method: str = "GET", body: bytes = b"", headers: Mapping[str, str] | None = None
+        self, path: str, method: str = "GET", body: bytes = b"", headers: Mapping[bytes, bytes] | None = None
     ) -> Answer:
-        headers = {"Authorization": f"Bearer {self._token}", **(headers or {})}
+        headers = {b"authorization": b"Bearer " + self._token.encode(), **(headers or {})}
         got = await self._client.request(method, path, content=body, headers=headers)
         return Answer(got.status_code, got.content)
 

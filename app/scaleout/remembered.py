@@ -29,7 +29,7 @@ class Command:
 
     stamp: Stamp
     path: str
-    headers: Mapping[str, str]
+    headers: Mapping[bytes, bytes]
     body: bytes
 
     @property

@@ -80,11 +80,20 @@ def test_a_question_is_put_as_it_is(ask):
     assert remembered == []
 
 
+@pytest.mark.parametrize(("statuses", "ready"), [((200, 503), True), ((503, 503), False), ((), False)])
+def test_one_replica_that_is_ready_is_enough(ask, statuses, ready):
+    async def look(fleet):
+        return await fleet.any_ok("/v2/health/ready", 2.0)
+
+    told = [said(f"r{number}", status) for number, status in enumerate(statuses)]
+    assert asyncio.run(look(ask(Handle(*told), "/status")[1])) is ready
+
+
 def test_a_command_is_stamped_and_remembered_without_the_token(ask):
     handle = Handle(said("a"), said("b", 503))
-    headers = {"authorization": "Bearer secret", "content-type": "application/json"}
+    headers = {b"authorization": b"Bearer secret", b"content-type": b"application/json"}
     _, _, remembered = ask(handle, "/admin/set_policy", "POST", b"{}", headers)
-    told = Command(Stamp(1, "a"), "/admin/set_policy", {"content-type": "application/json"}, b"{}")
+    told = Command(Stamp(1, "a"), "/admin/set_policy", {b"content-type": b"application/json"}, b"{}")
     assert handle.asked == [("obey", told)]
     assert remembered == [told]
 

@@ -74,6 +74,13 @@ async def test_a_worker_is_asked_for_the_very_path_with_the_callers_own_token(st
         assert b"cookie" not in told
 
 
+async def test_below_a_prefix_workers_are_asked_for_what_is_behind_it(stage):
+    transport = httpx.ASGITransport(stage.client._transport.app, root_path="/models%20")
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+        assert (await client.get("/models%20/v2/models/a%2Fb/stats?c=%20")).status_code == 200
+    assert {request.url.raw_path for request in stage.asked} == {b"/v2/models/a%2Fb/stats?c=%20"}
+
+
 async def test_what_no_client_library_can_ask_for_is_the_callers_fault(stage):
     """To a worker the whole address is a little longer."""
     answer = await stage.client.get("/v2/models/" + "a" * 65_505 + "/stats")
