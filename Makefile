@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 SOAK_MINUTES ?= 30
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
-CLIENTS = kserve mlserver perf_analyzer prometheus schemathesis
+CLIENTS = kserve mlserver perf_analyzer prometheus ray schemathesis
 
 .PHONY: serve embed test test-clients check fmt soak load guard guard-record onnx-suite lock settings-table clean
 
@@ -81,6 +81,13 @@ $(VENV)/.tested: $(VENV)/.served
 $(VENV)/clients/%/.made: tests/clients/%/requirements.lock
 	rm -rf $(@D) && $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
+	touch $@
+
+# The server itself, on Ray: large, and for its own tests only.
+$(VENV)/clients/ray/.made: requirements.lock
+	rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
+		--editable '.[ray]' 'tritonclient[http]'
 	touch $@
 
 # The wheel asks for a newer C library than Debian 12 has; that of Debian 13 is unpacked beside it, for it alone. Where

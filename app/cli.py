@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from importlib import import_module
 from importlib.metadata import version
 from math import ceil
@@ -29,7 +28,7 @@ from app.main import create_app
 from app.repository import packing
 from app.repository.build import Builder
 from app.repository.files import MODEL_FILE, is_bundle
-from app.repository.scan import scan
+from app.repository.scan import find_bundles, scan
 from app.runtime.loader import Loader
 from app.runtime.trial import Compiled, Trial
 from app.settings import Settings, SettingsError
@@ -78,12 +77,8 @@ def _of_cluster(name: str) -> Any:
 
 
 def cluster(arguments: argparse.Namespace) -> list[str]:
-    """Show or change which model is on which worker."""
-    settings = Settings.load()
-    api, admin = settings.endpoints.api_token, settings.endpoints.admin_token
-    api_token = None if api is None else api.get_secret_value()
-    admin_token = _read(admin_token_file(settings)) if admin is None else admin.get_secret_value()
-    faults: list[str] = _of_cluster("command")(arguments, arguments.url or _own_url(settings), api_token, admin_token)
+    """Show or change which model is on which worker, or deploy on Ray; the rest of the line is read there."""
+    faults: list[str] = _of_cluster("command")(arguments.rest, Settings.load())
     return faults
 
 
@@ -91,9 +86,9 @@ def compile_bundles(arguments: argparse.Namespace) -> list[str]:
     """Fill the compile cache; what went wrong."""
     settings = Settings.load()
     named = bool(arguments.bundles)
-    paths, faults = _find_bundles(
-        arguments.bundles or settings.model_dirs, ("*",) if named else settings.models_include
-    )
+    include = ("*",) if named else settings.models_include
+    paths, faults, passed_over = find_bundles(arguments.bundles or settings.model_dirs, include)
+    terminal.tell("warning", passed_over)
     done: list[Compiled] = []
     with _trial(settings) as trial:
         for path in terminal.progress("compiling", paths):
@@ -177,35 +172,24 @@ def _status(settings: Settings, url: str | None) -> Status:
     endpoints = settings.endpoints
     tokens = [lambda: None if endpoints.api_token is None else endpoints.api_token.get_secret_value()]
     if url is None:
-        url = _own_url(settings)
-        tokens.append(lambda: _read(admin_token_file(settings)))
+        url = own_url(settings)
+        tokens.append(lambda: read_token(admin_token_file(settings)))
     return fetch(f"{url.rstrip('/')}/status", tokens)
 
 
-def _own_url(settings: Settings) -> str:
+def own_url(settings: Settings) -> str:
     """The address of the server that these settings start."""
     endpoints = settings.endpoints
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoints.host, endpoints.host)
     return f"{'https' if endpoints.ssl_certfile else 'http'}://{f'[{host}]' if ':' in host else host}:{endpoints.port}"
 
 
-def _read(file: Path) -> str | None:
+def read_token(file: Path) -> str | None:
+    """What a server keeps there, or None."""
     try:
         return file.read_text().strip()
     except OSError:
         return None
-
-
-def _find_bundles(paths: Sequence[Path], include: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """The bundles that paths are, or hold, and what is wrong with them."""
-    folders = [path.absolute() for path in paths if path.is_dir()]
-    bundles = [path for path in folders if is_bundle(path)]
-    look = scan([path for path in folders if path not in bundles])
-    faults = [f"{path}: is no directory: name a bundle, or what holds bundles" for path in paths if not path.is_dir()]
-    faults += [f"{path}: {fault}" for path, fault in look.problems.items()]
-    terminal.tell("warning", [f"{path}: {fault}" for path, fault in look.passed_over.items()])
-    found = [each.path for name, each in sorted(look.bundles.items()) if any(fnmatchcase(name, p) for p in include)]
-    return bundles + found, faults
 
 
 def _bundles_in(path: Path) -> list[Path]:
@@ -230,7 +214,11 @@ def _trial(settings: Settings) -> Iterator[Trial]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of the console script. Exit status 1 where something went wrong, each told in a line."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if rest and arguments.command != "cluster":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    arguments.rest = rest
     try:
         faults = arguments.run(arguments)
     except (SettingsError, ServingError) as error:
@@ -264,9 +252,6 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--url", help="by default the server that these settings start")
     command.add_argument("--watch", action="store_true", help="again every second, until Enter or Ctrl-C")
     command.set_defaults(run=status)
-    command = commands.add_parser("cluster", help="show or change which model is on which worker")
-    command.add_argument("--url", help="by default the server that these settings start")
-    command.add_argument("what", choices=["status", "repack", "set-replicas", "set-policy"])
-    command.add_argument("arguments", nargs="*", help="set-replicas MODEL N (or all); set-policy KEY=VALUE …")
+    command = commands.add_parser("cluster", add_help=False, help="several workers: who serves what, or serve on Ray")
     command.set_defaults(run=cluster)
     return parser

@@ -13,7 +13,8 @@ SCENARIOS: Mapping[str, str] = {
     "overload": "answers in time, tails and memory in bursts at twice what the server can bear",
     "soak": "memory, CPU and latency over two million requests",
     "peers": "requests/s and CPU per request of a small model, against Mosec",
-    "guard": "instructions of one decision, decode, encode and dispatch, against those on record",
+    "guard": "instructions of one decision, decode, encode and dispatch, and of requests, against those on record",
+    "door": "microseconds and bytecode of a small request in one thread, without sockets: no server, no verdict",
     "hot_path": "CPU, latency and rate of one small request, against a bare uvicorn application",
     "coalescing": "how many requests share one execution when many come at once",
     "compute_bound": "rows/s of a heavy model, against ONNX Runtime called in a loop",
@@ -40,7 +41,7 @@ SCENARIOS: Mapping[str, str] = {
 
 #: What takes options of its own, or needs more than the others, or measures nothing of this machine.
 APART = frozenset(
-    {"run", "compare", "overload", "soak", "peers", "guard", "onnx_suite", "simulate", "identity", "workers"}
+    {"run", "compare", "overload", "soak", "peers", "guard", "door", "onnx_suite", "simulate", "identity", "workers"}
 )
 
 

@@ -135,17 +135,19 @@ def pressed(discipline: Literal["fair", "fifo", "edf"], sizing: Literal["cost", 
     took: list[float] = []
     config = SchedulerConfig(discipline=discipline, sizing=sizing, max_queue_depth=QUEUED)
     scheduler = scheduler_with(REGISTERED, config=config)
-    costs = random.uniform(0.2, 5.0, PRESSED), random.uniform(0.05, 1.0, PRESSED)
+    # Lists: NumPy's scalars take several times as long to compare as the floats that a server has.
+    costs = random.uniform(0.2, 5.0, PRESSED).tolist(), random.uniform(0.05, 1.0, PRESSED).tolist()
     for number, size in product(range(PRESSED), (1, 2, 4, 8, 16, 32)):
         for _ in range(30):
             scheduler.seed_cost(
                 f"model-{number}", "default", size, (costs[0][number] + size * costs[1][number]) / 1e3, 0
             )
-    budgets = random.uniform(0.7, 2.0, PRESSED)
+    budgets = random.uniform(0.7, 2.0, PRESSED).tolist()
     begun, queued = 0.0, 0
     while len(took) < times:
         missing = QUEUED - queued
-        for at, number in zip(np.linspace(begun, now, missing), random.integers(0, PRESSED, missing), strict=True):
+        instants, numbers = np.linspace(begun, now, missing).tolist(), random.integers(0, PRESSED, missing).tolist()
+        for at, number in zip(instants, numbers, strict=True):
             with suppress(DeadlineInfeasible):
                 scheduler.enqueue([request(number, at, at + budgets[number])], at)
                 queued += 1
@@ -165,15 +167,15 @@ def pressed(discipline: Literal["fair", "fifo", "edf"], sizing: Literal["cost", 
 
 
 def cost_under_pressure(times: int) -> float:
-    """A line for each discipline; the median, in microseconds, of `edf` by value, which is judged."""
+    """A line for each discipline; the largest median by value, in microseconds, which is judged."""
     print(f"{'discipline':>10} {'sizing':>7} median µs, p99 µs; {PRESSED} models active, deadlines press")
-    judged = 0.0
+    slowest = 0.0
     for discipline, sizing in product(DISCIPLINES, SIZINGS):
         middle, late = np.percentile(np.array(pressed(discipline, sizing, times)), [50, 99])
         print(f"{discipline:>10} {sizing:>7} {middle:9.1f} {late:7.1f}", flush=True)
-        if (discipline, sizing) == ("edf", "value"):
-            judged = float(middle)
-    return judged
+        if sizing == "value":
+            slowest = max(slowest, float(middle))
+    return slowest
 
 
 def per_operation(depth: int, deadlines: bool, times: int) -> tuple[float, float]:

@@ -64,6 +64,11 @@ class Admission:
         self.deadline = deadline
         self.timings = Timings()
 
+    @property
+    def diverted_from(self) -> str | None:
+        """The model that the client named, where another one serves the request."""
+        return None if self.generation is self.asked else self.head.model
+
     def start_timer(self, now: float) -> None:
         """Let a finite deadline fail what is awaited from now on."""
         if self.deadline < inf:
@@ -128,18 +133,18 @@ class Admission:
             head, generation, received_at = self.head, self.generation, self.head.received_at
             now, timeout = self._engine.clock(), self.deadline - received_at
             seconds = now - received_at
-            model, asked = generation.bundle.spec.name, None if generation is self.asked else head.model
+            model, asked, (rows, size) = generation.bundle.spec.name, self.diverted_from, self.batch
             if code is None:
                 times = TIMES.pack(received_at, timeout, seconds, *self.timings.stages)
                 generation.account.answered_at = now
                 self._engine.end(generation, None, seconds, times)
-                answer = times, model, self.request_id, self.rows, *self.batch, self._nbytes, asked
+                answer = times, model, self.request_id, self.rows, rows, size, self._nbytes, asked
                 self._journal.answered(answer, head.headers)
             else:
                 code = self._code if code is UNSAID else code
                 self._engine.end(generation, code, seconds)
                 ended = EndedRequest(
-                    received_at, model, self.request_id, code, seconds, timeout, self.rows, *self.batch, self._nbytes,
+                    received_at, model, self.request_id, code, seconds, timeout, self.rows, rows, size, self._nbytes,
                     self.timings.stages, asked,
                 )  # fmt: skip
                 self._journal.ended(ended, head.headers)

@@ -52,9 +52,10 @@ class Answers:
         self._hang_up = hang_up
         self._waiting: deque[Exchange | AsgiRequest] = deque()
         self._story: Story[Reply] | None = None
-        self._headers: HeaderList | None = None  # what `_form` was made of, as are the next two
+        self._headers: HeaderList | None = None  # what `_form` was made of, as are the next three
         self._fresh: tuple[bytes, ...] = ()
         self._defaults: HeaderList | None = None
+        self._status = 0
         self._form = b""
         self._says_close = False
         self._held = 0  # bytes of the last answer that the client was slow to take
@@ -214,13 +215,15 @@ class Answers:
     def respond(self, exchange: Exchange, reply: Reply) -> None:
         """Write the answer to the current request, in one piece where it is small."""
         self.current = None
-        if self._transport.is_closing():
+        transport, state = self._transport, self._state
+        if transport.is_closing():
             return
-        self._state.total_requests += 1
+        state.total_requests += 1
         if (
             reply.headers is not self._headers
             or reply.fresh is not self._fresh
-            or self._state.default_headers is not self._defaults
+            or state.default_headers is not self._defaults
+            or reply.status != self._status
         ):
             self._open(reply)
         body = reply.body
@@ -229,16 +232,18 @@ class Answers:
         else:
             size = sum([buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in body])
         ends = not exchange.keep_alive or self._says_close or (self.draining and not self._waiting)
-        last = _LAST_LINES[ends and not self._says_close, exchange.old and not ends]
-        head = STATUS_LINE[reply.status], self._form % (*reply.values, size), last
+        last = (
+            _LAST_LINES[ends and not self._says_close, exchange.old and not ends] if ends or exchange.old else b"\r\n"
+        )
+        head = self._form % (*reply.values, size), last
         if self._connection.access_log and exchange.target:
             self._log(exchange, reply.status)
         if size > JOIN_BYTES:
-            self._transport.write(b"".join(head))
+            transport.write(b"".join(head))
             self.current = LargeAnswer(body, size, ends=ends)
             self._go_on(self.current)
             return
-        self._transport.write(b"".join([*head, *body]))
+        transport.write(b"".join([*head, *body]))
         if ends:
             self._hang_up()
         else:
@@ -273,11 +278,13 @@ class Answers:
             self._held = nbytes
 
     def _open(self, reply: Reply) -> None:
-        """Make the form of the header lines, which stays the same from answer to answer: one `%` fills it in."""
+        """Make the form of the head, which stays the same from answer to answer: one `%` fills it in."""
         self._headers, self._fresh, self._defaults = reply.headers, reply.fresh, self._state.default_headers
+        self._status = reply.status
         headers = [*self._defaults, *self._headers]
-        lines = b"".join([b"%b: %b\r\n" % header for header in headers]).replace(b"%", b"%%")
-        self._form = lines + b"".join([name + b": %b\r\n" for name in self._fresh]) + b"content-length: %d\r\n"
+        lines = b"".join([STATUS_LINE[reply.status], *[b"%b: %b\r\n" % header for header in headers]])
+        fresh = b"".join([name + b": %b\r\n" for name in self._fresh])
+        self._form = lines.replace(b"%", b"%%") + fresh + b"content-length: %d\r\n"
         self._says_close = (b"connection", b"close") in headers
 
     def _log(self, exchange: Exchange, status: int) -> None:

@@ -1,14 +1,11 @@
 """The FastAPI application: routers, the ASGI door, error handlers, the gate."""
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
-from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -26,23 +23,17 @@ from app.api import (
 )
 from app.api.access import Access
 from app.api.asgi_door import asgi_infer
-from app.api.errors import error_body, error_reply
 from app.api.exchange import InferenceHandler
+from app.api.failures import handle_errors
 from app.api.gate import AccessGate
 from app.api.journal import Journal
-from app.api.paths import methods
 from app.api.schemas import Root
-from app.domain.errors import ServingError
 from app.engine.engine import Engine
 from app.engine.readiness import Readiness
 from app.engine.status_reader import StatusReader
 from app.runtime.shared_memory import Regions
 
-logger = logging.getLogger(__name__)
-
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Any]]]
-
-CODES = {404: "not_found", 405: "method_not_allowed"}
 
 _INFER = "/v2/models/{model}/infer"
 _INFER_VERSION = "/v2/models/{model}/versions/{version}/infer"
@@ -107,7 +98,7 @@ def create(
     metrics.install(app, status, journal, worker)
     app.openapi = lambda: openapi.document(app, access)  # type: ignore[method-assign]
     app.add_middleware(AccessGate, access=access, handler=handler, journal=journal, shared_memory=regions is not None)
-    _handle_errors(app)
+    handle_errors(app)
     return app
 
 
@@ -125,36 +116,3 @@ def _describe_elsewhere(app: FastAPI, engine: Engine) -> None:
         return response
 
     app.routes[at] = Route(made.path, describe, include_in_schema=False)
-
-
-def _handle_errors(app: FastAPI) -> None:
-    def answer(status: int, message: str, code: str, headers: dict[str, str] | None = None) -> Response:
-        return Response(error_body(message, code), status, headers, "application/json")
-
-    @app.exception_handler(ServingError)
-    async def serving_error(request: Request, error: ServingError) -> Response:
-        reply = error_reply(error, request.state.request_id)
-        headers = {name.decode(): value.decode() for name, value in reply.headers}
-        return Response(b"".join(reply.body), reply.status, headers)
-
-    @app.exception_handler(HTTPException)
-    async def http_error(request: Request, error: HTTPException) -> Response:
-        code = CODES.get(error.status_code, "invalid_request")
-        message = f"{request.method} {request.url.path}: {error.detail}"
-        headers = dict(error.headers or {})
-        if error.status_code == 405:
-            headers["Allow"] = ", ".join(sorted(methods(app, request.scope)))
-        return answer(error.status_code, message, code, headers)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return answer(400, f"{where}: {first['msg']}", "invalid_request")
-
-    @app.exception_handler(Exception)
-    async def crash(request: Request, error: Exception) -> Response:
-        # Outside of the gate. The server logs the traceback.
-        request_id = request.state.request_id
-        logger.error("request %s failed: %s", request_id, type(error).__name__)
-        return answer(500, f"internal error (request {request_id})", "internal", {"x-request-id": request_id})

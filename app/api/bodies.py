@@ -13,14 +13,8 @@ from app.domain.errors import Cancelled, InvalidRequest, PayloadTooLarge, Unsupp
 MAX_BYTES = 1_048_576
 
 
-async def read_object(request: Request) -> dict[str, Any]:
-    """The body as a JSON object, an empty one for an empty body.
-
-    Content-Type is not looked at: curl sends that of a form, and some clients of this protocol send none. Raises
-    `InvalidRequest`, `PayloadTooLarge`, `UnsupportedEncoding`, or `Cancelled` when the client went away.
-    """
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedEncoding("only inference requests may be compressed")
+async def read_bytes(request: Request) -> bytes:
+    """The body as it is. Raises `PayloadTooLarge`, or `Cancelled` when the client went away."""
     body = bytearray()
     try:
         async for piece in request.stream():
@@ -29,6 +23,18 @@ async def read_object(request: Request) -> dict[str, Any]:
                 raise PayloadTooLarge(f"the body has more than the {MAX_BYTES} bytes that this route takes")
     except ClientDisconnect:
         raise Cancelled("the client went away") from None
+    return bytes(body)
+
+
+async def read_object(request: Request) -> dict[str, Any]:
+    """The body as a JSON object, an empty one for an empty body.
+
+    Content-Type is not looked at: curl sends that of a form, and some clients of this protocol send none. Raises
+    `InvalidRequest`, `PayloadTooLarge`, `UnsupportedEncoding`, or `Cancelled` when the client went away.
+    """
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedEncoding("only inference requests may be compressed")
+    body = await read_bytes(request)
     try:
         value = orjson.loads(body) if body else {}
     except orjson.JSONDecodeError as error:

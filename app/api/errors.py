@@ -41,6 +41,11 @@ ADVICE: Mapping[type[errors.ServingError], tuple[tuple[bytes, bytes], ...]] = {
     errors.UnsupportedEncoding: ((b"accept-encoding", b"gzip, deflate"),),
 }
 
+_JSON = (b"content-type", b"application/json")
+
+#: Made once, so that a door knows the lines again that it made of them.
+_HEADERS = {kind: (_JSON, *ADVICE.get(kind, ())) for kind in HTTP_STATUS}
+
 
 def error_body(message: str, code: str) -> bytes:
     """The body of every answer that is not 2xx."""
@@ -51,5 +56,4 @@ def error_reply(error: errors.ServingError, request_id: str | None = None) -> Re
     """The answer for an error; a 500 names the request, so that its log line can be found."""
     status = HTTP_STATUS[type(error)]
     message = error.message if status != 500 or request_id is None else f"{error.message} (request {request_id})"
-    headers = [(b"content-type", b"application/json"), *ADVICE.get(type(error), ())]
-    return Reply(status, headers, [error_body(message, error.code)])
+    return Reply(status, _HEADERS[type(error)], [error_body(message, error.code)])

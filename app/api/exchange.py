@@ -15,8 +15,8 @@ class RequestHead:
     """An inference request before its body: complete headers, `received_at` in monotonic seconds.
 
     `model` and `version` are percent-decoded path segments; `content_length` is None for a chunked body. `read` is the
-    handler's: what it made of the headers, which a door hands on to the next request with the very same ones; so is
-    `admitted`.
+    handler's: what it made of the headers, which a door hands on to the next request with the very same ones; its own
+    too are `admitted`, and the `request_id` of one that is refused.
     """
 
     model: str
@@ -26,6 +26,7 @@ class RequestHead:
     content_length: int | None = None
     read: Any = None
     admitted: bool = False
+    request_id: bytes | None = None
 
 
 @dataclass(slots=True)

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import os
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import inf
 
 from app.api.access import Access, Door
 from app.api.admission import UNSAID, Admission
-from app.api.codec.aside import LARGE_JSON, encode_large, is_large, parse_large
+from app.api.codec.aside import LARGE_JSON, Response, encode_large, is_large, parse_large
 from app.api.codec.head import parse_head
 from app.api.codec.ranges import Shared
 from app.api.codec.reply import Encoded, Encoder
@@ -20,7 +21,7 @@ from app.api.exchange import Buffer, Reply, RequestHead, Ticket
 from app.api.headers import InferHeaders, read_headers, request_id_of
 from app.api.journal import EndedRequest, Journal
 from app.api.limits import InFlight
-from app.api.response import IN_PLACE_BYTES, is_small, response_of
+from app.api.response import IN_PLACE_BYTES, answer_parameters, is_small
 from app.api.server_timing import server_timing
 from app.domain.errors import InvalidRequest, PayloadTooLarge, ServingError
 from app.domain.tensors import Tensors
@@ -32,6 +33,9 @@ from app.runtime.recent import DispatchLog
 from app.runtime.shared_memory import Regions
 
 logger = logging.getLogger(__name__)
+
+#: Of an answer, the header lines that differ from one to the next.
+_FRESH = (b"server-timing", b"x-request-id")
 
 
 class Inference:
@@ -57,7 +61,7 @@ class Inference:
         self._decoder = Decoder()
         self._encoder = Encoder()
         self._ids = count(1)
-        self._id_prefix = os.urandom(6).hex()
+        self._id_prefix = os.urandom(6).hex().encode()
 
     def admit(self, head: RequestHead) -> Ticket:
         """Refuse what the headers suffice to refuse, before the body is read. Raises `ServingError`."""
@@ -101,12 +105,12 @@ class Inference:
         """The reply to a request that was not admitted, or that its client did not complete."""
         if not head.admitted:
             self.journal.refusals[self._note_refusal(head, error)] += 1
-        return self._failed(error, request_id_of(head.headers))
+        return self._failed(error, _id_of(head))
 
     def _note_refusal(self, head: RequestHead, error: Exception) -> str:
         """Remember a request that no model took; the code of its error."""
         code = error.code if isinstance(error, ServingError) else "internal"
-        request_id, registry = request_id_of(head.headers), self.engine.registry
+        request_id, registry = _id_of(head), self.engine.registry
         seconds, nbytes = self.engine.clock() - head.received_at, head.content_length or 0
         model = head.model if head.model in registry.public else None
         timeout = inf if head.read is None else head.read.timeout
@@ -118,13 +122,15 @@ class Inference:
         return code
 
     def _new_id(self) -> bytes:
-        return f"{self._id_prefix}-{next(self._ids):x}".encode()
+        return b"%b-%x" % (self._id_prefix, next(self._ids))
 
     async def handle(self, ticket: Ticket, body: Buffer) -> Reply:
         """Answer an admitted request; every failure becomes a reply. Cancelling withdraws the request."""
         assert isinstance(ticket, Admission)
         code: str | None = UNSAID  # stands when the caller goes away
         try:
+            if ticket.deadline < inf:
+                ticket.start_timer(self.engine.clock())
             reply = await self._answer(ticket, body)
             code = None
         except Exception as error:
@@ -140,8 +146,6 @@ class Inference:
     async def _answer(self, admission: Admission, body: Buffer) -> Reply:
         engine, headers = self.engine, admission.headers
         began = engine.clock()
-        if admission.deadline < inf:
-            admission.start_timer(began)
         if len(body) <= IN_PLACE_BYTES and headers.content_encoding is None:
             decoded = self._decode(admission, body)
         else:
@@ -165,21 +169,24 @@ class Inference:
         except ESCAPES:
             result = await self._escape(admission, request)
         answered_at = engine.clock()
-        generation, outputs, timings, rows, size, executed_at = result
-        admission.batch = rows, size
-        diverted_from = None if generation is admission.asked else admission.head.model
+        generation, outputs, timings = result.generation, result.outputs, result.timings
+        admission.batch = result.batch_rows, result.batch_size
+        parameters = None
+        if decoded.parameters or generation is not admission.asked:
+            parameters = answer_parameters(decoded, result, admission.diverted_from)
+        response = decoded, generation.model_id, generation.bundle.spec, outputs, parameters
         if is_small(outputs):
-            encoded = self._encode(decoded, result, diverted_from)
+            encoded = self._encoder.encode(*response)
         else:
-            encoded = await admission.watch(self._encode_elsewhere(decoded, result, diverted_from))
+            encoded = await admission.watch(self._encode_elsewhere(Response(*response)))
         if headers.coding is not None and worth_compressing(encoded[1]):
             encoded = await admission.watch(engine.offload(_compressed, headers.coding, encoded))
         now = engine.clock()
         timings.encode = now - answered_at
         if admission.deadline < inf:
-            engine.learn_reply(generation, now - executed_at)
-        values = server_timing(timings), admission.request_id
-        return Reply(200, *encoded, (b"server-timing", b"x-request-id"), values)
+            engine.learn_reply(generation, now - result.executed_at)
+        headers_out, buffers = encoded
+        return Reply(200, headers_out, buffers, _FRESH, (server_timing(timings), admission.request_id))
 
     async def _escape(self, admission: Admission, request: InferRequest) -> InferResult:
         """Let the fallback answer what its own model refuses (the refusal is being handled, and stands otherwise)."""
@@ -188,7 +195,7 @@ class Inference:
             raise
         bundle = other.bundle
         check_text(bundle, request.inputs)
-        return await self.engine.infer(request._replace(generation=other))
+        return await self.engine.infer(replace(request, generation=other))
 
     async def _decode_elsewhere(self, admission: Admission, body: Buffer) -> Decoded:
         """Decode what is compressed or large: not on the event loop, and large JSON not in this process."""
@@ -205,8 +212,9 @@ class Inference:
         if len(body) > self._max_json_bytes:
             self._check_json(_json_size(len(body), header_length))
         bundle = generation.bundle
-        decoded = self._decoder.decode(body, header_length, generation.model_id, bundle.spec, parse)
-        if decoded.shared is None:
+        spec = bundle.spec
+        decoded = self._decoder.decode(body, header_length, generation.model_id, spec, parse)
+        if spec.text_inputs and decoded.shared is None:
             check_text(bundle, decoded.inputs)
         return decoded
 
@@ -237,16 +245,10 @@ class Inference:
                 f"(parameter binary_data_size and header Inference-Header-Content-Length)"
             )
 
-    def _encode(self, decoded: Decoded, result: InferResult, diverted_from: str | None) -> Encoded:
-        return self._encoder.encode(*response_of(decoded, result, diverted_from))
-
-    def _encode_elsewhere(
-        self, decoded: Decoded, result: InferResult, diverted_from: str | None
-    ) -> "asyncio.Future[Encoded]":
+    def _encode_elsewhere(self, response: Response) -> "asyncio.Future[Encoded]":
         """Encode what is large: not on the event loop, and large JSON not in this process."""
-        if self._aside is None or not is_large(decoded, result.generation.bundle.spec, result.outputs):
-            return self.engine.offload(self._encode, decoded, result, diverted_from)
-        response = response_of(decoded, result, diverted_from)
+        if self._aside is None or not is_large(response.request, response.spec, response.outputs):
+            return self.engine.offload(self._encoder.encode, *response)
         return self._aside.run(encode_large, self._aside.ask, self._encoder, response)
 
     def _failed(self, error: Exception, request_id: bytes) -> Reply:
@@ -256,6 +258,13 @@ class Inference:
         reply = error_reply(error, request_id.decode("latin-1"))
         reply.fresh, reply.values = (b"x-request-id",), (request_id,)
         return reply
+
+
+def _id_of(head: RequestHead) -> bytes:
+    """Of a request that is refused: the same in its answer and in the log."""
+    if head.request_id is None:
+        head.request_id = request_id_of(head.headers)
+    return head.request_id
 
 
 def check_text(bundle: Bundle, inputs: Tensors) -> None:

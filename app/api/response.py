@@ -1,6 +1,5 @@
 """What of a result goes into its answer, and whether that is quick to write."""
 
-from app.api.codec.aside import Response
 from app.api.codec.request import Decoded
 from app.domain.tensors import Tensors
 from app.engine.request import InferResult
@@ -17,16 +16,8 @@ def is_small(outputs: Tensors) -> bool:
     return size <= IN_PLACE_BYTES
 
 
-def response_of(decoded: Decoded, result: InferResult, diverted_from: str | None) -> Response:
-    """What is to be encoded; `diverted_from` is the model that was asked where another one answered."""
-    parameters: dict[str, str | int] | None = None
-    if decoded.parameters or diverted_from is not None:
-        parameters = _answer_parameters(decoded, result, diverted_from)
-    generation = result.generation
-    return Response(decoded, generation.model_id, generation.bundle.spec, result.outputs, parameters)
-
-
-def _answer_parameters(decoded: Decoded, result: InferResult, diverted_from: str | None) -> dict[str, str | int]:
+def answer_parameters(decoded: Decoded, result: InferResult, diverted_from: str | None) -> dict[str, str | int]:
+    """The parameters of an answer; `diverted_from` is the model that was asked where another one answered."""
     parameters: dict[str, str | int] = {}
     if decoded.parameters.get("explain") is True:
         parameters |= {"batch_rows": result.batch_rows, "batch_size": result.batch_size}

@@ -30,7 +30,7 @@ def fetch(url: str, tokens: Iterable[Callable[[], str | None]]) -> Status:
 
 def _ask(url: str, token: str | None) -> Status | None:
     """The status; None where a token is asked for, or another one."""
-    request = urllib.request.Request(url, headers={} if token is None else {"Authorization": f"Bearer {token}"})
+    request = urllib.request.Request(url, headers={} if token is None else {"Authorization": f"Bearer {token.strip()}"})
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(request, timeout=TIMEOUT_SECONDS) as answer:

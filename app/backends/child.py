@@ -52,7 +52,10 @@ class CompileChild:
         self._closed = False
 
     def ask(self, job: Mapping[str, Any]) -> Mapping[str, Any]:
-        """One job, one answer. Raises `ChildDiedError` when the child ends, or has to be ended, instead."""
+        """One job, one answer; the child that is `spent` with it is ended.
+
+        Raises `ChildDiedError` when the child ends, or has to be ended, instead.
+        """
         self._asking = True
         try:
             return self._ask(job)
@@ -69,6 +72,9 @@ class CompileChild:
             answer = self._exchange(process, json.dumps(job))
             if answer:
                 result: Mapping[str, Any] = json.loads(answer)
+                if result.get("spent"):  # however it ends, it must not take the next job with it
+                    process.kill()
+                    process.wait()
                 return result
             status = process.wait()
             if status != 0 and not self._closed:

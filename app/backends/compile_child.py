@@ -65,7 +65,7 @@ def compile_form(job: Mapping[str, Any]) -> Answer:
 
 
 def try_graphs(job: Mapping[str, Any]) -> Answer:
-    """Record a form that is written and proved as CUDA graphs. `spent`, if this process is to be used no more."""
+    """Record a form that is written and proved as CUDA graphs. `spent`, if this process is to be ended, not used."""
     spec, path = spec_from_json(job["spec"]), Path(job["target"])
     entry = StoredEntry.from_json(job["entry"])
     trial = GraphTrial(path, entry, spec, sample_from_npz(spec, Path(job["sample"])), _config(job))
@@ -134,11 +134,8 @@ def main() -> None:
         line = sys.stdin.readline()
         if not line:
             return
-        answered = answer(line)
-        answers.write(json.dumps(answered) + "\n")
+        answers.write(json.dumps(answer(line)) + "\n")
         answers.flush()
-        if answered.get("spent"):  # the next job gets a new child
-            return
 
 
 def _is_full(error: Exception) -> bool:

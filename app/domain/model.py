@@ -28,6 +28,15 @@ class MergeKey(NamedTuple):
     alone: int = 0
 
 
+class Simple(NamedTuple):
+    """How requests for most models are queued: with one `key`, as `input` has rows on `axis`, at most `largest`."""
+
+    input: str
+    axis: int
+    key: MergeKey
+    largest: int
+
+
 @dataclass(frozen=True, eq=False)
 class Variant:
     """One input-shape family.
@@ -126,6 +135,19 @@ class ModelSpec:
         """The client-facing outputs by name."""
         return {spec.name: spec for spec in self.client_outputs}
 
+    @cached_property
+    def simple(self) -> Simple | None:
+        """Of a model with one key and one input, so that nothing of its requests needs to be looked at but their rows.
+
+        A request without a row is not for it.
+        """
+        if self._simple_key is None or len(self.inputs) > 1:
+            return None
+        (spec,), largest = self.inputs, self.largest(self._simple_key.variant)
+        if spec.batch_axis is None or largest is None:
+            return None
+        return Simple(spec.name, spec.batch_axis, self._simple_key, largest)
+
     def sizes(self, variant: str) -> tuple[int, ...]:
         """The compiled batch sizes of a variant, ascending; empty where it runs at the exact row count."""
         return self._sizes[variant]
@@ -153,8 +175,6 @@ class ModelSpec:
         Raises `InvalidRequest` when the inputs disagree, or when there are no rows. Where requests never merge, open
         axes that nobody declared a batch may differ and be empty; then it is the first that is not, or 1.
         """
-        if (lone := self._lone_batch) is not None and (rows := tensors[lone[0]].shape[lone[1]]):
-            return int(rows)
         rows = 0
         for group in self._row_groups:
             extents = [tensors[each.name].shape[each.batch_axis or 0] for each in group]
@@ -222,12 +242,6 @@ class ModelSpec:
         """The shape of an input under one variant, the batch and the free axes as -1."""
         shape = self.inputs_by_name[name].shape
         return str([variant.dims.get((name, axis), extent) for axis, extent in enumerate(shape)])
-
-    @cached_property
-    def _lone_batch(self) -> tuple[str, int] | None:
-        """Name and batch axis of the only executable input that has one, as in most models."""
-        batched = [(each.name, each.batch_axis) for each in self.inputs if each.batch_axis is not None]
-        return batched[0] if len(batched) == 1 else None
 
     @cached_property
     def _row_groups(self) -> tuple[tuple[TensorSpec, ...], ...]:

@@ -24,7 +24,7 @@ class Leases:
         self.total -= 1
         holders = generation.holders
         holders.count -= 1
-        if not holders.count and holders.retired:
+        if holders.retired and not holders.count:
             self._free(generation)
         if self._idle is not None and not self.total:
             self._idle.set()

@@ -38,9 +38,14 @@ class Cutter:
         for a shape that no variant takes.
         """
         spec, model_id = generation.bundle.spec, generation.model_id
-        rows = spec.rows_of(inputs)
-        key = spec.merge_key(inputs, next(self._tokens))
-        largest = spec.largest(key.variant)
+        largest: int | None
+        if spec.simple is not None:
+            name, axis, key, largest = spec.simple
+            rows = inputs[name].shape[axis] or spec.rows_of(inputs)  # which says what is wrong with none
+        else:
+            rows = spec.rows_of(inputs)
+            key = spec.merge_key(inputs, next(self._tokens))
+            largest = spec.largest(key.variant)
         if largest is None or rows <= largest:
             return [PendingRequest(model_id, key, rows, now, deadline, inputs, new_future(), committed)]
         if not _keeps_rows(generation.bundle, client_inputs, rows):

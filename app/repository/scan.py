@@ -4,6 +4,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path
 
@@ -190,3 +191,14 @@ def _signature(bundle_dir: Path) -> str:
         facts = (name, stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
         signature.update(os.fsencode("".join(f"{fact}\0" for fact in facts)))
     return signature.hexdigest()
+
+
+def find_bundles(paths: Sequence[Path], include: Sequence[str]) -> tuple[list[Path], list[str], list[str]]:
+    """The bundles that paths are, or hold under an included name, what is wrong with paths, and what is passed over."""
+    folders = [path.absolute() for path in paths if path.is_dir()]
+    bundles = [path for path in folders if is_bundle(path)]
+    look = scan([path for path in folders if path not in bundles])
+    faults = [f"{path}: is no directory: name a bundle, or what holds bundles" for path in paths if not path.is_dir()]
+    faults += [f"{path}: {fault}" for path, fault in look.problems.items()]
+    found = [each.path for name, each in sorted(look.bundles.items()) if any(fnmatchcase(name, p) for p in include)]
+    return bundles + found, faults, [f"{path}: {fault}" for path, fault in look.passed_over.items()]

@@ -31,7 +31,7 @@ def assemble(
 
 def scatter(
     outputs: Tensors, specs: Sequence[TensorSpec], rows: Sequence[int], size: int, *, batched: bool
-) -> list[Tensors]:
+) -> Sequence[Tensors]:
     """The outputs of one execution as one set of views per request; padding rows are left behind.
 
     Raises `ExecutionFailed` when an output's batch extent is not `size`: its axis is not a batch axis, and slicing it
@@ -48,14 +48,13 @@ def scatter(
     if len(rows) == 1 and rows[0] == size:
         return [outputs]
     bounds = list(pairwise(accumulate(rows, initial=0)))
-    columns = [(spec.name, outputs[spec.name], spec.batch_axis or 0) for spec in specs]
-    return [
-        {
-            name: array[start:end] if axis == 0 else array[(slice(None),) * axis + (slice(start, end),)]
-            for name, array, axis in columns
-        }
-        for start, end in bounds
-    ]
+    parts: list[dict[str, Array]] = [{} for _ in rows]
+    for spec in specs:
+        name, array, axis = spec.name, outputs[spec.name], spec.batch_axis or 0
+        before = (slice(None),) * axis
+        for part, (start, end) in zip(parts, bounds, strict=True):
+            part[name] = array[start:end] if axis == 0 else array[(*before, slice(start, end))]
+    return parts
 
 
 def cut(tensors: Tensors, specs: Sequence[TensorSpec], rows: Sequence[int]) -> Iterator[Tensors]:

@@ -1,7 +1,7 @@
 """The node's own routes: health, status and metrics of all workers together, and commands that go to every one."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -9,21 +9,22 @@ from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from app.api.access import Access
-from app.api.bodies import read_object
-from app.api.errors import error_body, error_reply
+from app.api.bodies import read_bytes, read_object
+from app.api.failures import handle_errors
 from app.api.gate import AccessGate
-from app.domain.errors import InvalidRequest, ServingError, Unsupported
+from app.domain.errors import InvalidRequest, Unsupported
 from app.scaleout.controller import Controller
-from app.scaleout.fleet import Fleet
+from app.scaleout.fleet import Answer
 from app.scaleout.joining import statuses_of
 from app.scaleout.merging import merged_answers, merged_metrics, merged_statistics
 from app.scaleout.policies import changed_policy, changed_replicas, described
+from app.scaleout.workers import Worker
 
 #: Seconds for commands, some of which load weights.
 COMMAND_SECONDS = 600.0
 
 #: Headers of a request that its copies keep.
-_KEPT = ("authorization", "content-type", "accept", "x-request-id", "inference-header-content-length")
+_KEPT = (b"authorization", b"content-type", b"content-encoding", b"accept", b"x-request-id")
 
 
 class Node(Protocol):
@@ -35,6 +36,27 @@ class Node(Protocol):
         """Name, device, address, process id and number of starts of every worker."""
 
 
+class Fleet(Protocol):
+    """All workers."""
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """Which they are."""
+
+    async def ask_all(
+        self,
+        path: str,
+        method: str = "GET",
+        body: bytes = b"",
+        headers: Mapping[bytes, bytes] | None = None,
+        seconds: float = 8.0,
+    ) -> Mapping[str, Answer]:
+        """The same of every worker at once, by its name, with our own token unless `headers` say who asks."""
+
+    async def any_ok(self, path: str, seconds: float) -> bool:
+        """Whether any worker answers that all is well."""
+
+
 def create(node: Node, fleet: Fleet, access: Access, controller: Controller | None, mode: str) -> FastAPI:
     """Wire the application; `controller` only where models are placed."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
@@ -43,17 +65,7 @@ def create(node: Node, fleet: Fleet, access: Access, controller: Controller | No
     _placement(app, controller, mode)
     _rest(app, fleet)
     app.add_middleware(AccessGate, access=access)
-
-    @app.exception_handler(ServingError)
-    async def serving_error(_: Request, error: ServingError) -> Response:
-        reply = error_reply(error)
-        headers = {name.decode(): value.decode() for name, value in reply.headers}
-        return Response(b"".join(reply.body), reply.status, headers)
-
-    @app.exception_handler(Exception)
-    async def crash(_: Request, error: Exception) -> Response:
-        return _json(500, error_body("internal error", "internal"))
-
+    handle_errors(app)
     return app
 
 
@@ -69,8 +81,7 @@ def _health(app: FastAPI, node: Node, fleet: Fleet) -> None:
 
     @app.get("/v2/health/ready")
     async def ready() -> Response:
-        answers = {} if node.draining else await fleet.ask_all("/v2/health/ready", seconds=2.0)
-        is_ready = any(each.ok for each in answers.values())
+        is_ready = not node.draining and await fleet.any_ok("/v2/health/ready", seconds=2.0)
         return _json(200 if is_ready else 503, {"ready": is_ready})
 
 
@@ -86,7 +97,7 @@ def _reports(app: FastAPI, node: Node, fleet: Fleet, controller: Controller | No
     async def metrics() -> Response:
         answers = await fleet.ask_all("/metrics")
         texts = {name: each.content.decode() for name, each in answers.items() if each.ok}
-        places = {each.name: f'gpu="{each.device}",worker="{each.label}"' for each in fleet.workers}
+        places = {each.name: f'gpu="{each.gpu}",worker="{each.label}"' for each in fleet.workers}
         merged = [_up(fleet, texts)]
         for family in merged_metrics(texts, places):
             merged.append(family)
@@ -97,7 +108,7 @@ def _reports(app: FastAPI, node: Node, fleet: Fleet, controller: Controller | No
     @app.get("/v2/models/{model}/stats")
     @app.get("/v2/models/{model}/versions/{version}/stats")
     async def statistics(request: Request) -> Response:
-        answers = await fleet.ask_all(request.url.path, headers=_headers(request))
+        answers = await fleet.ask_all(_target(request), headers=_headers(request))
         told = [each.json() for each in answers.values() if each.ok]
         if not told:
             return _json(*merged_answers(answers))
@@ -107,7 +118,7 @@ def _reports(app: FastAPI, node: Node, fleet: Fleet, controller: Controller | No
 def _up(fleet: Fleet, texts: Mapping[str, str]) -> str:
     lines = "".join(
         [
-            f'cluster_worker_up{{gpu="{each.device}",worker="{each.label}"}} {int(each.name in texts)}\n'
+            f'cluster_worker_up{{gpu="{each.gpu}",worker="{each.label}"}} {int(each.name in texts)}\n'
             for each in fleet.workers
         ]
     )
@@ -146,12 +157,19 @@ def _rest(app: FastAPI, fleet: Fleet) -> None:
 
     @app.api_route("/{path:path}", methods=["GET", "POST", "PUT", "DELETE"])
     async def fan_out(request: Request) -> Response:
-        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        body = await read_bytes(request)
         answers = await fleet.ask_all(
-            target, request.method, await request.body(), _headers(request), seconds=COMMAND_SECONDS
+            _target(request), request.method, body, _headers(request), seconds=COMMAND_SECONDS
         )
         return _json(*merged_answers(answers))
 
 
-def _headers(request: Request) -> dict[str, str]:
-    return {name: value for name, value in request.headers.items() if name in _KEPT}
+def _target(request: Request) -> str:
+    """Path, below the prefix, and query as they came: what was decoded would have to be quoted again."""
+    path, query = request.scope["raw_path"].decode(), request.scope["query_string"].decode()
+    path = path.removeprefix(request.scope.get("root_path", ""))
+    return f"{path}?{query}" if query else path
+
+
+def _headers(request: Request) -> dict[bytes, bytes]:
+    return {name: value for name, value in request.scope["headers"] if name in _KEPT}

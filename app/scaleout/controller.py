@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 #: Seconds that the workers have to tell their status, and to bring weights.
 STATUS_SECONDS, LOAD_SECONDS = 8.0, 300.0
 
+#: Seconds after which a proxy that was not there is told again.
+TELL_AGAIN_SECONDS = 0.5
+
 #: Rounds in which no worker answers, after which there is nothing left to control.
 LOST_ROUNDS = 3
 
@@ -66,27 +69,30 @@ class Controller:
         self._looked_at: float | None = None
         self._silent_rounds = 0
         self._to_compact: tuple[str, ...] = ()
+        self._untold = False
+        """Whether the proxy does not know yet where models are."""
 
     async def run(self) -> None:
         """Until cancelled. Raises `ClusterError` when the workers are unfit, or answer no more."""
         self._statuses = await join(self._fleet, self.config.start_seconds)
         self._learn()
         await self._repack()
+        looks_at = self._clock() + self.config.poll_seconds
         while True:
+            pause = max(looks_at - self._clock(), 0.0)
             try:
-                command, done = await asyncio.wait_for(self._wanted.get(), self.config.poll_seconds)
+                command, done = await asyncio.wait_for(
+                    self._wanted.get(), min(pause, TELL_AGAIN_SECONDS) if self._untold else pause
+                )
             except TimeoutError:
-                if await self.look():
-                    await self._repack()
+                if self._untold:
+                    await self._tell_again()
+                if self._clock() >= looks_at:
+                    if await self.look():
+                        await self._repack()
+                    looks_at = self._clock() + self.config.poll_seconds
                 continue
-            try:
-                await command()
-            except Exception as error:
-                done.set_exception(error)
-                if isinstance(error, ClusterError):
-                    raise
-            else:
-                done.set_result(None)
+            await _obey(command, done)
 
     async def look(self) -> bool:
         """Ask every worker for its status; whether enough was computed for another placement."""
@@ -116,9 +122,9 @@ class Controller:
         await self._ask(apply)
 
     async def tell_again(self) -> None:
-        """For a proxy that has started anew."""
+        """For a proxy that starts anew: as often as it takes until it has heard."""
         if self.routes is not None:
-            await self._tell(self.routes)
+            await self._ask(self._tell_again)
 
     async def _ask(self, command: Callable[[], Awaitable[None]]) -> None:
         done: Future[None] = asyncio.get_running_loop().create_future()
@@ -137,7 +143,8 @@ class Controller:
         seconds = 0.0 if self._looked_at is None else now - self._looked_at
         self._looked_at = now
         self._book.fold(self._meter.read(counts_of(self._statuses)), seconds)
-        self._book.forget(facts_of(self._statuses))
+        if self._statuses:  # where nobody said anything, that says nothing about the models
+            self._book.forget(facts_of(self._statuses))
         busy = {(name, ""): Counts(0, 0, each["device_busy_seconds"]) for name, each in self._statuses.items()}
         return sum(window.compute for window in self._busy.read(busy).values())
 
@@ -201,11 +208,19 @@ class Controller:
         if not answer.ok:
             logger.warning("%s on %s: %s", path, name, answer.text or answer.content.decode(errors="replace"))
 
+    async def _tell_again(self) -> None:
+        assert self.routes is not None
+        await self._tell(self.routes)
+
     async def _tell(self, told: Routes) -> None:
         try:
             await self._proxy.tell(told)
-        except ProxyError as error:  # it starts anew, and is told again then
-            logger.error("%s", error)
+        except ProxyError as error:  # as while it starts anew: it is told again
+            if not self._untold:
+                logger.error("%s", error)
+            self._untold = True
+        else:
+            self._untold = False
 
     def _warn(self, placed: Placement, told: Routes, budgets: Mapping[str, int]) -> None:
         """Each repack, as long as it is so."""
@@ -218,6 +233,20 @@ class Controller:
         self.warnings = tuple(found)
         for warning in found:
             logger.warning("%s", warning)
+
+
+async def _obey(command: Callable[[], Awaitable[None]], done: Future[None]) -> None:
+    """Do what somebody wants who may have gone. Raises `ClusterError`."""
+    try:
+        await command()
+    except Exception as error:
+        if not done.done():
+            done.set_exception(error)
+        if isinstance(error, ClusterError):
+            raise
+    else:
+        if not done.done():
+            done.set_result(None)
 
 
 def _moves(changed: tuple[str, ...]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import orjson
 
+from app.domain.errors import InvalidRequest
 from app.scaleout.workers import Worker
 
 
@@ -45,7 +46,7 @@ class Fleet:
     ) -> None:
         self.workers = tuple(workers)
         self.names = tuple(worker.name for worker in workers)
-        self._token = token
+        self._token = token.strip().encode()  # of a file, it may end with a line break
         self._client = httpx.AsyncClient(transport=transport or httpx.AsyncHTTPTransport(), trust_env=False)
 
     async def ask(
@@ -54,12 +55,18 @@ class Fleet:
         path: str,
         method: str = "GET",
         body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[bytes, bytes] | None = None,
         seconds: float = 8.0,
     ) -> Answer:
-        """One request, with our own token unless `headers` say who asks."""
-        headers = {"Authorization": f"Bearer {self._token}"} if headers is None else dict(headers)
-        url = f"http://{worker.address}{path}"
+        """One request, with our own token unless `headers` say who asks. `path` is as in a request line.
+
+        Raises `InvalidRequest` for one that is none.
+        """
+        headers = {b"authorization": b"Bearer " + self._token} if headers is None else headers
+        try:
+            url = httpx.URL(f"http://{worker.address}{path}")
+        except httpx.InvalidURL as error:
+            raise InvalidRequest(f"the path cannot be asked for: {error}") from None
         try:
             got = await self._client.request(method, url, content=body, headers=headers, timeout=seconds)
         except httpx.TimeoutException:
@@ -73,7 +80,7 @@ class Fleet:
         path: str,
         method: str = "GET",
         body: bytes = b"",
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[bytes, bytes] | None = None,
         seconds: float = 8.0,
     ) -> dict[str, Answer]:
         """The same of every worker at once, by its name."""
@@ -81,6 +88,18 @@ class Fleet:
             *[self.ask(worker, path, method, body, headers, seconds) for worker in self.workers]
         )
         return dict(zip(self.names, answers, strict=True))
+
+    async def any_ok(self, path: str, seconds: float) -> bool:
+        """Whether any worker answers that all is well: the first that does is enough, whoever else hangs."""
+        asked = [asyncio.ensure_future(self.ask(worker, path, seconds=seconds)) for worker in self.workers]
+        try:
+            for answer in asyncio.as_completed(asked):
+                if (await answer).ok:
+                    return True
+            return False
+        finally:
+            for each in asked:
+                each.cancel()
 
     def worker(self, name: str) -> Worker:
         """The one of that name."""

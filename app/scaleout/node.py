@@ -24,6 +24,7 @@ from app.scaleout import control_app
 from app.scaleout.controller import Controller
 from app.scaleout.fleet import Fleet
 from app.scaleout.joining import DISCIPLINES, ClusterError
+from app.scaleout.liveness import watch
 from app.scaleout.proxy import RuntimeSocket, program, write_map
 from app.scaleout.proxy_config import Plan, configuration
 from app.scaleout.supervisor import Child
@@ -145,7 +146,9 @@ class Node:
             self._start(self._control_placement(self._controller))
         host, port = self._listener.getsockname()[:2]
         logger.info("serving on %s:%d with %d workers: %s", host, port, len(self._workers), self._where())
+        watching = asyncio.ensure_future(watch(self._fleet, self._workers))
         await self._signalled.wait()
+        watching.cancel()  # in a drain there is less and less to answer
         await self._drain(children)
         forget_admin_token(self._settings, self._access)
         self._control.should_exit = True

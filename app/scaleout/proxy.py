@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from app.scaleout.proxy_config import Plan
+from app.scaleout.proxy_config import BUFFER_BYTES, Plan
 from app.scaleout.routes import Routes, set_names
 from app.settings import PREFIX, SettingsError
 
@@ -15,6 +15,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for one command.
 _PATIENCE = 5.0
+
+#: Bytes of one command: of longer ones than its buffer the proxy loses a part, and says nothing.
+_COMMAND_BYTES = BUFFER_BYTES // 4
 
 
 class ProxyError(Exception):
@@ -64,18 +67,19 @@ class RuntimeSocket:
     async def tell(self, routes: Routes) -> None:
         """Set up the groups, then change the whole map at once. Raises `ProxyError`."""
         write_map(self._plan.map_file, routes.models)  # for a proxy that starts anew
-        await self._quietly(";".join(self._group_commands(routes)))
+        for commands in _portions(self._group_commands(routes)):
+            await self._quietly(";".join(commands))
         path = self._plan.map_file
         version = (await self.ask(f"prepare map {path}")).rsplit(" ", 1)[-1]
         if not version.isdigit():
             raise ProxyError(f"the proxy has no map: {version}")
-        lines = "".join([f"{model} {backend}\n" for model, backend in _writable(routes.models).items()])
-        await self._quietly(f"add map @{version} {path} <<\n{lines}")
+        for lines in _portions([f"{model} {backend}\n" for model, backend in routes.models.items()]):
+            await self._quietly(f"add map @{version} {path} <<\n{''.join(lines)}")
         await self._quietly(f"commit map @{version} {path}")
 
     async def _quietly(self, command: str) -> None:
         """A command that answers nothing when it succeeds."""
-        if answer := await self.ask(command) if command else "":
+        if answer := await self.ask(command):
             raise ProxyError(f"the proxy refused {command:.200}: {answer:.500}")
 
     def _group_commands(self, routes: Routes) -> list[str]:
@@ -92,9 +96,18 @@ class RuntimeSocket:
 
 def write_map(path: Path, models: Mapping[str, str]) -> None:
     """Model and backend, a line each."""
-    path.write_text("".join([f"{model} {backend}\n" for model, backend in _writable(models).items()]))
+    path.write_text("".join([f"{model} {backend}\n" for model, backend in models.items()]))
 
 
-def _writable(models: Mapping[str, str]) -> dict[str, str]:
-    """Those whose names a map can hold; the others go to the pool."""
-    return {model: backend for model, backend in models.items() if not any(each.isspace() for each in model)}
+def _portions(texts: Sequence[str]) -> Iterator[list[str]]:
+    """The texts in order, as many at a time as one command may have, separators included."""
+    portion: list[str] = []
+    size = 0
+    for text in texts:
+        if portion and size + len(text) >= _COMMAND_BYTES:
+            yield portion
+            portion, size = [], 0
+        portion.append(text)
+        size += len(text) + 1
+    if portion:
+        yield portion

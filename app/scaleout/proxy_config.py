@@ -196,6 +196,6 @@ def _retries() -> list[str]:
         "option http-buffer-request",  # what is not wholly there when it is passed on cannot be sent again
         "option redispatch 1",
         f"retries {RETRIES}",
-        # 503 too: a model that one worker cannot serve just now, another may.
-        "retry-on conn-failure empty-response response-timeout 503",
+        # 503 too: a model that one worker cannot serve just now, another may. And 404: one has not seen it yet.
+        "retry-on conn-failure empty-response response-timeout 404 503",
     ]

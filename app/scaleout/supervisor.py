@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import os
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from asyncio.subprocess import DEVNULL, STDOUT, Process
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from signal import Signals
 
 from app.scaleout.tether import tethered
@@ -51,16 +53,14 @@ class Child:
         env: Mapping[str, str],
         *,
         pass_fds: Sequence[int] = (),
-        before: Callable[[], Awaitable[None]] | None = None,
         after: Callable[[], None] | None = None,
     ) -> None:
-        """`before` runs before each start, `after` when one has started."""
+        """`after` is called whenever one has started."""
         self.name = name
         self.starts = 0
         self._command = tethered(command)
         self._env = dict(env)
         self._pass_fds = tuple(pass_fds)
-        self._before = before
         self._after = after
         self._process: Process | None = None
         self._stopping = asyncio.Event()
@@ -101,30 +101,41 @@ class Child:
         self.signal(number)
 
     async def _live(self) -> int:
-        if self._before is not None:
-            await self._before()
-        self._process = process = await asyncio.create_subprocess_exec(
-            *self._command,
-            env=self._env,
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=STDOUT,
-            limit=_LONGEST_LINE,
-            pass_fds=self._pass_fds,
-            process_group=0,
-        )
+        # A pipe of our own: with one of asyncio's a process has not ended before whatever it started has closed it too.
+        ours, theirs = os.pipe()
+        output = asyncio.StreamReader(_LONGEST_LINE)
+        loop = asyncio.get_running_loop()
+        pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(output), os.fdopen(ours, "rb", 0))
+        try:
+            process = await self._start(theirs)
+            said = asyncio.ensure_future(self._pass_on(output))
+            status = await process.wait()
+            await asyncio.wait([said], timeout=1.0)
+            said.cancel()
+        finally:
+            pipe.close()
+        return status
+
+    async def _start(self, output: int) -> Process:
+        """Start one that says what it has to say on a descriptor, which is its own from then on."""
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._command,
+                env=self._env,
+                stdin=DEVNULL,
+                stdout=output,
+                stderr=STDOUT,
+                pass_fds=self._pass_fds,
+                process_group=0,
+            )
+        finally:
+            os.close(output)
         self.starts += 1
         if self._after is not None:
             self._after()
         if self._stopping.is_set():
             process.kill()
-        assert process.stdout is not None
-        said = asyncio.ensure_future(self._pass_on(process.stdout))
-        status = await process.wait()
-        # What it started may hold the pipe for longer.
-        await asyncio.wait([said], timeout=1.0)
-        said.cancel()
-        return status
+        return process
 
     async def _pass_on(self, output: asyncio.StreamReader) -> None:
         while True:
@@ -134,8 +145,9 @@ class Child:
                 continue
             if not line:
                 return
-            sys.stderr.write(log_line(self.name, line.decode(errors="replace")))
-            sys.stderr.flush()
+            with suppress(OSError):  # whoever read our log is gone: children that nobody reads would stand still
+                sys.stderr.write(log_line(self.name, line.decode(errors="replace")))
+                sys.stderr.flush()
 
 
 def _obituary(status: int) -> str:

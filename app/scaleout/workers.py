@@ -8,6 +8,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.backends.cuda import physical_ordinal
 from app.backends.memory import usable_memory
 from app.backends.threads import usable_cores
 from app.settings import PREFIX, Settings, SettingsError
@@ -26,6 +27,11 @@ class Worker:
     label: str
     device: str
     port: int
+
+    @property
+    def gpu(self) -> str:
+        """What metrics call its device, as the worker itself does: by the ordinal that it has where all are visible."""
+        return self.device if self.device == "cpu" else physical_ordinal(int(self.device))
 
     @property
     def address(self) -> str:

@@ -28,12 +28,12 @@ class Admission:
 
     def check_depth(self, queue: ModelQueue[R], pieces: int) -> None:
         """Raises `QueueFull`, or `InvalidRequest` for more pieces than any queue takes. Committed ones are exempt."""
-        if pieces > self._max_depth:
-            raise InvalidRequest(
-                f"the request is cut into {pieces} pieces, and the queue of a model takes {self._max_depth}",
-                reason="too_many_rows",
-            )
         if queue.depth - queue.committed + pieces > self._max_depth:
+            if pieces > self._max_depth:
+                raise InvalidRequest(
+                    f"the request is cut into {pieces} pieces, and the queue of a model takes {self._max_depth}",
+                    reason="too_many_rows",
+                )
             queue.counters.drops["queue_full"] += 1
             raise QueueFull(f"the queue of model {queue.name!r} is full ({self._max_depth} requests)")
 

@@ -10,7 +10,7 @@ from app.scheduling.demand import Demand
 from app.scheduling.disciplines import DISCIPLINES
 from app.scheduling.learning import UsageLedger
 from app.scheduling.planning import NO_CHOICE, UNSEEDED_COST, Planner
-from app.scheduling.plans import Menu, Offer
+from app.scheduling.plans import Offer
 from app.scheduling.queues import ModelQueue
 from app.scheduling.request import QueuedRequest
 from app.scheduling.value import PERIODS, Outlook, Stake, ValueRule, price
@@ -20,26 +20,23 @@ R = TypeVar("R", bound=QueuedRequest)
 #: So many contenders are valued in one decision; the others stand back.
 MOST_VALUED = 5
 
+_BOUND, _UNSERVED = attrgetter("bound"), attrgetter("queue.unserved_since")
+_SOONEST = attrgetter("soonest", "queue.unserved_since")
+
 
 class _Entry(Stake):
     """A model that is asked for something; what is known of it holds until it changes."""
 
     __slots__ = ("asked", "bound", "demand", "menu", "missed", "queue")
 
-    def __init__(self, queue: ModelQueue[Any], demand: Demand, now: float, worth: float, reach: float) -> None:
-        super().__init__(demand, now, worth, reach)
+    def __init__(self, queue: ModelQueue[Any], demand: Demand) -> None:
+        super().__init__(demand)
         self.queue = queue
         self.demand = demand
-        self.asked = demand.asked
-        self.missed = demand.missed * demand.asked
+        self.asked = self.missed = 0.0
         self.menu = NO_CHOICE
         self.bound = inf
         """No dispatch of its own is worth more."""
-
-    def choose_from(self, menu: Menu) -> None:
-        """Let the queue, which is not empty, be run at what the menu has."""
-        self.menu = menu
-        self.bound = menu.rates[-1] * self.price * self.queue.depth / self.queue.rows if menu.rates else inf
 
 
 class Appraisal:
@@ -51,6 +48,8 @@ class Appraisal:
         self._ledger = ledger
         self._shares = config.discipline == "fair"
         self._by_deadline = DISCIPLINES[config.discipline].by_deadline
+        self._most = 0.0
+        """The part of its requests that a contender missed of late, at the most."""
         self._known: dict[str, _Entry] = {}
         """The models that were asked for something of late."""
 
@@ -72,51 +71,72 @@ class Appraisal:
 
     def _eligible(self, ready: Sequence[ModelQueue[R]]) -> list[_Entry]:
         """Those to be valued, the most promising first: of many, the best two, and the most urgent of the others."""
-        entries = [self._known[queue.model_id] for queue in ready]
-        entries.sort(key=attrgetter("bound"), reverse=True)
+        known = self._known
+        entries = [known[queue.model_id] for queue in ready]
+        entries.sort(key=_BOUND, reverse=True)
         if len(entries) <= MOST_VALUED or not self._rule.stand_back:
             return entries
         others = entries[2:]
         if self._by_deadline:
-            others.sort(key=lambda entry: (entry.soonest, entry.queue.unserved_since))
+            others.sort(key=_SOONEST)
         else:
-            others.sort(key=lambda entry: (not entry.below_share, entry.queue.unserved_since))
+            others.sort(key=_UNSERVED)
+            below = [entry for entry in others if entry.below_share]
+            others = below + [entry for entry in others if not entry.below_share]
         return entries[:2] + others[: MOST_VALUED - 2]
 
     def _look(self, ready: Sequence[ModelQueue[R]], now: float) -> Outlook:
         """What every model that is asked for has at stake."""
         known = self._known
+        self._meet(ready)
         guard = 1.0 + self._rule.guard * self._planner.deviation()
-        for queue in ready:
-            entry = known.get(queue.model_id)
-            if entry is None or entry.queue is not queue:
-                known[queue.model_id] = self._entry(queue, now, guard)
-        for entry in [e for e in known.values() if e.demand.changed or now >= e.holds_until]:
-            if entry.demand.quiet(now):
-                del known[entry.queue.model_id]
-            else:
-                known[entry.queue.model_id] = self._entry(entry.queue, now, guard)
+        asked = missed = most = 0.0
+        quiet = []
+        for name, entry in known.items():
+            if entry.demand.changed or now >= entry.holds_until:
+                if entry.demand.quiet(now):
+                    quiet.append(name)
+                    continue
+                self._renew(entry, now, guard)
+            asked += entry.asked
+            missed += entry.missed
+            if entry.soonest < inf and entry.missed > most * entry.asked:
+                most = entry.missed / entry.asked
+        self._most = most
+        for name in quiet:
+            del known[name]
         if self._shares:
             self._tell_shares(ready)
-        asked, missed = sum([entry.asked for entry in known.values()]), sum([entry.missed for entry in known.values()])
         skip = max(0.0, 1.0 - missed / (asked * self._rule.misses_free)) if asked else 1.0
         return Outlook(self._rule, known.values(), now, guard=guard, skip=skip)
 
-    def _entry(self, queue: ModelQueue[R], now: float, guard: float) -> _Entry:
-        demand = queue.demand
-        assert demand is not None
-        worth = price(self._rule, queue.policy.value, demand.missed)
-        made = _Entry(queue, demand, now, worth, self._planner.shortest(queue, demand) * guard)
+    def _meet(self, ready: Sequence[ModelQueue[R]]) -> None:
+        known = self._known
+        for queue in ready:
+            entry = known.get(queue.model_id)
+            if entry is None or entry.queue is not queue:
+                assert queue.demand is not None
+                known[queue.model_id] = _Entry(queue, queue.demand)
+
+    def _renew(self, entry: _Entry, now: float, guard: float) -> None:
+        queue, demand = entry.queue, entry.demand
+        missed = demand.missed
+        entry.asked = demand.asked
+        entry.missed = missed * entry.asked
+        worth = price(self._rule, queue.policy.value, missed, self._most)
+        entry.renew(demand, now, worth, self._planner.shortest(queue, demand) * guard)
         if queue.depth and self._rule.sizes == "net":
-            made.choose_from(self._planner.menu(queue, demand))
-        return made
+            entry.menu = menu = self._planner.menu(queue, demand)
+            entry.bound = menu.rates[-1] * worth * queue.depth / queue.rows if menu.rates else inf
+        else:
+            entry.menu, entry.bound = NO_CHOICE, inf
 
     def _tell_shares(self, ready: Sequence[ModelQueue[R]]) -> None:
-        standing = self._ledger.standing
-        used = [(standing(queue.account), queue.policy.weight, queue.model_id) for queue in ready]
-        most = sum([seconds for seconds, _, _ in used]) / sum([weight for _, weight, _ in used])
-        for seconds, weight, model_id in used:
-            self._known[model_id].below_share = seconds < most * weight
+        used = self._ledger.standings([queue.account for queue in ready])
+        weights = [queue.policy.weight for queue in ready]
+        most = sum(used) / sum(weights)
+        for queue, seconds, weight in zip(ready, used, weights, strict=True):
+            self._known[queue.model_id].below_share = seconds < most * weight
 
     def _offer(self, entry: _Entry, outlook: Outlook) -> Offer:
         queue, menu, planner = entry.queue, entry.menu, self._planner

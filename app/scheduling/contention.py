@@ -53,7 +53,8 @@ class Contention:
         held: list[ModelQueue[R]] = []
         wake_at = inf
         for queue in active:
-            opens_at = self._opens_at(queue, now)
+            plain = queue.weights == "resident" and not queue.policy.max_wait_ms
+            opens_at = now if plain else self._opens_at(queue, now)
             if opens_at > now:
                 queue.waiting_since = inf
                 wake_at = min(wake_at, opens_at, queue.soonest_due())
@@ -109,7 +110,7 @@ class Contention:
             chosen = self._select(ready, now)
 
     def _candidates(self, ready: Sequence[ModelQueue[R]], now: float) -> list[Candidate]:
-        standings = [self._ledger.standing(queue.account) for queue in ready]
+        standings = self._ledger.standings([queue.account for queue in ready])
         total_weight = sum([queue.policy.weight for queue in ready])
         total_standing = sum(standings) or 1.0
         found = []

@@ -1,7 +1,7 @@
 """What is asked of one model: when its queued requests are due, how many are to come, how many it missed of late."""
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import exp, inf
 
 from app.domain.model import MergeKey
@@ -10,7 +10,7 @@ from app.scheduling.request import QueuedRequest
 
 #: How soon the arrival rate, and the part that was missed, forget: time constants in seconds.
 RATE_SECONDS = 0.5
-MISS_SECONDS = 2.0
+MISS_SECONDS = 10.0
 
 #: Requests that were not missed are supposed before the first came, so that one miss of few does not say much.
 SUPPOSED = 3.0
@@ -69,6 +69,17 @@ class Demand:
     def leave(self, request: QueuedRequest) -> None:
         """A request leaves the queue, whatever becomes of it."""
         del self.dues[bisect_left(self.dues, request.due)]
+        self.changed = True
+
+    def start(self, requests: Sequence[QueuedRequest]) -> None:
+        """Requests leave the queue together, to be run; mostly they are neighbours in `dues`."""
+        gone = [request.due for request in requests]
+        place = bisect_left(self.dues, gone[0]) if gone else 0
+        if self.dues[place : place + len(gone)] == gone:
+            del self.dues[place : place + len(gone)]
+        else:
+            for due in gone:
+                del self.dues[bisect_left(self.dues, due)]
         self.changed = True
 
     def clear(self) -> None:

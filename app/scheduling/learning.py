@@ -155,6 +155,11 @@ class UsageLedger:
         """What `fair` compares, in a unit that is the same for all accounts until the next charge."""
         return self._standing.get(account, 0.0)
 
+    def standings(self, accounts: Iterable[str]) -> list[float]:
+        """The standing of each."""
+        get = self._standing.get
+        return [get(account, 0.0) for account in accounts]
+
     def raise_standing(self, account: str, amount: float, less_seconds: float, now: float) -> None:
         """Raise a standing to `amount` (in the unit of `standing`) less `less_seconds`; never lower it."""
         floor = amount - less_seconds * self._scale(now)

@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from math import inf
 from typing import TypeVar
 
@@ -29,6 +28,9 @@ EXPLORE_SHARE = 0.1
 TRIAL_SECONDS = 1.0
 TRIAL_FACTOR = 20.0
 
+#: So many mean deviations longer than was learned a dispatch may well last.
+SCATTER = 2.0
+
 #: What a dispatch is taken to cost, when models are compared, until one was measured.
 UNSEEDED_COST = 0.01
 
@@ -41,6 +43,7 @@ class Planner:
 
     def __init__(self, config: SchedulerConfig, costs: CostBook, rule: ValueRule = NET) -> None:
         self._sizing: Sizing = "fill" if config.sizing == "value" and rule.sizes == "fill" else config.sizing
+        self._guarded = config.sizing == "value" and rule.sizes != "fill"  # the rule of value has a guard of its own
         self._costs = costs
 
     def plan(self, queue: ModelQueue[R]) -> Plan:
@@ -67,6 +70,20 @@ class Planner:
     def seconds(self, queue: ModelQueue[R]) -> float:
         """Expected seconds on the device of the planned dispatch, weight load included; 0 while nothing is known."""
         return self.load(queue) + (self.plan(queue).cost or 0.0)
+
+    def ends_by(self, queue: ModelQueue[R], now: float) -> float:
+        """When the planned dispatch of a non-empty queue will have ended.
+
+        Where more is queued than can be done in time, somebody is lost: rather one for whom it would be tight, since a
+        dispatch that lasts longer than was learned loses all of those. So it is then given longer, provided that others
+        could fill it for whom it is not.
+        """
+        ends_at, plan = now + self.seconds(queue), self.plan(queue)
+        if self._guarded or queue.depth < 2 * plan.take:
+            return ends_at
+        longer = ends_at + SCATTER * self.deviation() * (plan.cost or 0.0)
+        crowded = longer < queue.latest_due() < now + self.load(queue) + self.backlog(queue)
+        return longer if crowded else ends_at
 
     def deviation(self) -> float:
         """By which part of the estimate executions differ from it, on average."""
@@ -154,14 +171,25 @@ class Planner:
 
     def _menu(self, queue: ModelQueue[R], variant: str) -> Menu:
         sizes = queue.spec.sizes(variant)
-        costs = self._costs.curve(queue.model_id, variant).seconds
-        if not sizes or queue.policy.sizing is not None or any(size not in costs for size in sizes):
-            return Menu(variant, (), (), (), 0)
+        nothing = Menu(variant, (), (), (), 0)
+        if not sizes or queue.policy.sizing is not None:
+            return nothing
         cap = merge_cap(queue.spec, queue.policy)
         most = sizes[-1] if cap is None else min(cap, sizes[-1])
-        seconds = tuple(max(costs[size], LEAST_COST) for size in sizes)
-        rates = accumulate([min(size, most) / each for size, each in zip(sizes, seconds, strict=True)], max)
-        return Menu(variant, sizes, seconds, tuple(rates), most)
+        known = self._costs.curve(queue.model_id, variant).seconds
+        seconds: list[float] = []
+        rates: list[float] = []
+        best = 0.0
+        for size in sizes:
+            cost = known.get(size)
+            if cost is None:
+                return nothing
+            cost = cost if cost > LEAST_COST else LEAST_COST
+            rate = (size if size < most else most) / cost
+            best = rate if rate > best else best
+            seconds.append(cost)
+            rates.append(best)
+        return Menu(variant, sizes, tuple(seconds), tuple(rates), most)
 
     def _least(self, queue: ModelQueue[R], piece: QueuedRequest) -> float:
         variant = piece.merge_key.variant

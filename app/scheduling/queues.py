@@ -97,20 +97,18 @@ class ModelQueue(Generic[R]):
         if self.demand is not None:
             self.demand.forget()
 
-    def push(self, requests: Sequence[R]) -> None:
-        """Append, and settle when each is due."""
+    def push(self, requests: Sequence[R], due: float) -> None:
+        """Append; all are `due` at the same instant, infinite where they have no deadline."""
         if not self.depth:
             self.unserved_since = min(self.unserved_since, requests[0].enqueued_at)
         for request in requests:
             request.queued = True
-            self.ticket += 1
-            request.place = self.ticket
-            if request.deadline < inf:
-                request.due = request.deadline - self.reserved(request.deadline, request.enqueued_at)
+            request.place = self.ticket = self.ticket + 1
+            if due < inf:
+                request.due = due
                 self._watch(request)
             if self.demand is not None:
                 self.demand.arrive(request)
-            self.depth += 1
             self.rows += request.rows
             if request.committed:
                 self.committed += 1
@@ -118,6 +116,7 @@ class ModelQueue(Generic[R]):
                 self.plan = None
             else:
                 self._ordinary.append(request)
+        self.depth += len(requests)
         if self.plan is not None and not self.plan.closed:
             self.plan = None
 
@@ -162,10 +161,11 @@ class ModelQueue(Generic[R]):
             budget = None
         for request in taken:
             request.queued = False
-            self.rows -= request.rows
-            self.committed -= request.committed
-            if self.demand is not None:
-                self.demand.leave(request)
+        self.rows -= sum([request.rows for request in taken])
+        if self.committed:
+            self.committed -= sum([request.committed for request in taken])
+        if self.demand is not None:
+            self.demand.start(taken)
         self.depth -= len(taken)
         self.plan = None
         self._sweep()
@@ -196,6 +196,10 @@ class ModelQueue(Generic[R]):
         while due and not due[0][2].queued:
             heappop(due)
         return due[0][0] if due else inf
+
+    def latest_due(self) -> float:
+        """When the ordinary request that came last is due, if it is still there or not; infinite where none is."""
+        return self._ordinary[-1].due if self._ordinary else inf
 
     def front(self) -> R:
         """The request that is served first; the queue must not be empty."""

@@ -118,20 +118,23 @@ class Scheduler(Generic[R]):
             self._check_deadline(queue, (), deadline - queue.reserved(deadline, now), now)
 
     def enqueue(self, requests: Sequence[R], now: float) -> None:
-        """Queue a request, or all pieces of a split one (of one model): all or none.
+        """Queue a request, or all pieces of a split one, which are alike but for their rows: all or none.
 
         Raises `ModelNotFound`, `QueueFull`, `DeadlineInfeasible`; `InvalidRequest` for more pieces than a queue takes.
         """
-        queue = self._find((first := requests[0]).model_id)
-        ordinary = len(requests) - sum([request.committed for request in requests])
-        if ordinary:
-            self._admission.check_depth(queue, ordinary)
-            if first.deadline < inf:
-                due = first.deadline - queue.reserved(first.deadline, first.enqueued_at)
+        first = requests[0]
+        queue, due = self._find(first.model_id), first.deadline
+        if due < inf:
+            due -= queue.reserved(due, first.enqueued_at)
+        if not first.committed:
+            self._admission.check_depth(queue, len(requests))
+            if due < inf:
                 self._check_deadline(queue, requests, due, now)
-        self._wake(queue, now)
-        queue.push(requests)
-        self._note_due(queue)
+        if not queue.depth:
+            self._wake(queue, now)
+        queue.push(requests, due)
+        if due < self._soonest_due:
+            self._soonest_due = due
 
     def withdraw(self, requests: Sequence[R], now: float) -> tuple[R, ...]:
         """Take requests out whose callers are gone; returns those that were still queued."""
@@ -209,9 +212,10 @@ class Scheduler(Generic[R]):
             budget = RetryBudget(seconds if cost is None else cost)
         if len(dispatch.requests) == 1 or not wanted or budget.left < 0:
             return tuple(wanted)
-        self._wake(queue, now)
+        if not queue.depth:
+            self._wake(queue, now)
         queue.put_back(halves(wanted, budget))
-        self._note_due(queue)
+        self._soonest_due = min(self._soonest_due, queue.soonest_due())
         return ()
 
     def seed_cost(self, model_id: str, variant: str, size: int, seconds: float, now: float) -> None:
@@ -256,7 +260,7 @@ class Scheduler(Generic[R]):
 
     def _shed(self, queue: ModelQueue[R], plan: Plan, now: float) -> list[R]:
         """Drop from the planned dispatch what it could only answer late."""
-        finish_at = now + self._planner.seconds(queue)
+        finish_at = self._planner.ends_by(queue, now) if queue.soonest_due() < inf else now
         if queue.soonest_due() > finish_at:
             return []
         _, late = shed(queue.leading(plan.take + (queue.offer.late if queue.offer else 0)), finish_at)
@@ -268,11 +272,13 @@ class Scheduler(Generic[R]):
 
     def _expire(self, now: float) -> list[R]:
         expired: list[R] = []
+        soonest = inf
         for queue in list(self._active.values()):
             for request in queue.due_by(now):
                 self._drop(queue, request, "expired_queue", now)
                 expired.append(request)
-        self._soonest_due = min([queue.soonest_due() for queue in self._active.values()], default=inf)
+            soonest = min(soonest, queue.soonest_due())
+        self._soonest_due = soonest
         return expired
 
     def _drop(self, queue: ModelQueue[R], request: R, reason: DropReason, now: float) -> None:
@@ -280,18 +286,14 @@ class Scheduler(Generic[R]):
         self._rest_if_empty(queue, now)
 
     def _wake(self, queue: ModelQueue[R], now: float) -> None:
-        if not queue.depth:
-            self._active[queue.model_id] = queue
-            queue.credit_pending |= now - queue.idle_since > IDLE_SECONDS
+        self._active[queue.model_id] = queue
+        queue.credit_pending |= now - queue.idle_since > IDLE_SECONDS
 
     def _rest_if_empty(self, queue: ModelQueue[R], now: float) -> None:
         if not queue.depth:
             queue.idle_since = now
             queue.waiting_since = inf
             del self._active[queue.model_id]
-
-    def _note_due(self, queue: ModelQueue[R]) -> None:
-        self._soonest_due = min(self._soonest_due, queue.soonest_due())
 
     def _check_deadline(self, queue: ModelQueue[R], pieces: Sequence[R], due: float, now: float) -> None:
         running, active = max(self._busy_until - now, 0.0), self._contention.present(self._active.values())

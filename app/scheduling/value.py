@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from math import inf
+from math import exp, inf, log
 from typing import Literal, NamedTuple
 
 from app.scheduling.demand import Demand
@@ -23,12 +23,10 @@ class ValueRule(NamedTuple):
     """By how many mean deviations of costs a dispatch is taken to last longer than was learned."""
     misses_free: float = 0.1
     """Where this part of all requests is missed, skipping one's own late fronts costs nothing any more."""
-    rise: float = 0.5
-    """How steeply the price of a model's requests rises with the part of them that it misses."""
-    rise_from: float = 0.01
-    """The part at which that begins to show."""
-    despair: float = 4.0
-    """How much steeper where little is left in time: the price is divided by the part in time to this power."""
+    rise: float = 0.05
+    """The price of a model's requests rises e-fold with each such part of them that it misses."""
+    dearest: float = 5.0
+    """The most that a price rises; 1 for prices that do not."""
     protect: float = 4.0
     """By what a model below its share is dearer to one above it, under `fair`."""
     patience: float = 1.0
@@ -48,43 +46,52 @@ MOST_URGENT = 6
 #: Rates fade, but for so many seconds they are taken as they were.
 RATE_HOLDS = 0.1
 
-#: A model that misses nearly everything does not count for more than at this part.
-MOST_MISSED = 0.9
-
 #: A contender is overdue after so many times what its dispatch takes, however long that is.
 PERIODS = 20.0
 
 
-def price(rule: ValueRule, value: float, missed: float) -> float:
+def price(rule: ValueRule, value: float, missed: float, most: float) -> float:
     """What one answer in time is worth: `value`, and the more, the larger the part is that the model `missed` of late.
 
-    A model that costs the device little misses little, whatever its price; between those that cost much, this is what
-    keeps one of them from having to go without so that the others fare a little better.
+    `most` is that part for the contender that missed the most. Where it would be dearer than the rule allows, all
+    prices are so much lower, none below the value: who misses a little less stays a little cheaper, and what costs the
+    device little, and so misses little, is not given up for the dearest.
     """
-    missed = min(missed, MOST_MISSED)
-    return float(value * (1.0 + missed / rule.rise_from) ** rule.rise / (1.0 - missed) ** rule.despair)
+    folds = missed / rule.rise - max(most / rule.rise - log(rule.dearest), 0.0)
+    return value * exp(folds) if folds > 0.0 else value
 
 
 class Stake:
-    """What one model has queued, and can lose while another runs. Seconds."""
+    """What one model has queued, and can lose while another runs. Seconds; made once, and `renew`ed when it changed."""
 
     __slots__ = ("below_share", "budget", "coming", "dues", "gone", "holds_until", "price", "reach", "soonest")
 
-    def __init__(self, demand: Demand, now: float, price: float, reach: float) -> None:
-        self.dues = dues = demand.dues
-        self.reach = reach
+    def __init__(self, demand: Demand) -> None:
+        self.dues = demand.dues
+        self.reach = 0.0
         """What its shortest dispatch takes: what is due sooner after an execution is lost."""
+        self.price = self.coming = 0.0
+        self.budget = inf
+        """An execution that is longer loses some of those that are to come."""
+        self.gone = 0
+        """How many of the queued are lost already."""
+        self.soonest = inf
+        """The instant at which another is lost, and until which this holds if nothing else happens."""
+        self.holds_until = -inf
+        self.below_share = False
+
+    def renew(self, demand: Demand, now: float, price: float, reach: float) -> None:
+        """Look at what was asked of the model anew."""
+        dues = self.dues
+        self.reach = reach
         self.price = price
         self.coming = demand.rate(now) * price
         self.budget = demand.budget - reach
-        """An execution that is longer loses some of those that are to come."""
-        self.gone = bisect_left(dues, now + reach) if dues else 0
-        """How many of the queued are lost already."""
-        self.soonest = dues[self.gone] - reach if self.gone < len(dues) else inf
-        """The instant at which another is lost, and until which this holds if nothing else happens."""
-        self.holds_until = min(self.soonest, now + RATE_HOLDS)
+        self.gone = gone = bisect_left(dues, now + reach) if dues else 0
+        self.soonest = soonest = dues[gone] - reach if gone < len(dues) else inf
         self.below_share = False
-        demand.watched, demand.changed = self.gone, False
+        self.holds_until = soonest if soonest < now + RATE_HOLDS else now + RATE_HOLDS
+        demand.watched, demand.changed = gone, False
 
 
 class Outlook:
@@ -95,11 +102,12 @@ class Outlook:
         self._now = now
         self._guard = guard
         self._skip = skip
-        urgency = [
-            (stake.soonest - now if stake.soonest - now < stake.budget else stake.budget, place, stake)
-            for place, stake in enumerate(stakes)
-        ]
-        self._urgent = [(first, stake) for first, _, stake in sorted(urgency)[:MOST_URGENT]]
+        urgency = []
+        for place, stake in enumerate(stakes):
+            first = stake.soonest - now
+            urgency.append((first if first < stake.budget else stake.budget, place, stake))
+        urgency.sort()
+        self._urgent = [(first, stake) for first, _, stake in urgency[:MOST_URGENT]]
         """Whom an execution of more than so many seconds costs something; the most urgent first."""
 
     def offer(self, stake: Stake, menu: Menu, most: int, each: float, load: float) -> Offer | None:

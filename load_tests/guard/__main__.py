@@ -44,7 +44,7 @@ def made_with() -> dict[str, str]:
     """What else decides how many instructions there are."""
     return {
         "python": f"{platform.python_version()}, {platform.python_compiler()}",
-        **{name: version(name) for name in ("numpy", "orjson")},
+        **{name: version(name) for name in ("httptools", "numpy", "orjson", "uvicorn", "uvloop")},
     }
 
 

@@ -4,29 +4,24 @@ Everything is fixed that could make two runs differ: how often, in which order, 
 it), without collections of garbage, and on a clock that is told.
 """
 
+import asyncio
 import gc
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from pathlib import Path
 
 import numpy as np
+import uvloop
 
 from app.api.codec.reply import Encoder
 from app.api.codec.request import Decoder
-from app.backends.base import CacheEntry
-from app.backends.fake import FakeBackend
-from app.domain.config import ModelPolicy, RuntimeConfig, SchedulerConfig
 from app.domain.model import MergeKey, ModelSpec, Variant
 from app.domain.tensors import TensorSpec
-from app.runtime.dispatcher import Dispatcher
-from app.runtime.executor import Executor
 from app.runtime.pending import PendingRequest, threaded_future
-from app.runtime.weights import WeightCache
-from app.scheduling.scheduler import Scheduler
 from load_tests.decisions import ACTIVE, FAR, request, scheduler_with
+from load_tests.door import Door, device
 from load_tests.wire import InferCall, infer_call, random_rows
 
 #: Of the C library, and called by nothing else: callgrind writes its counts down when it is entered.
@@ -44,6 +39,7 @@ TIMES: Mapping[str, int] = {
     "decode of a new head": 100,
     "encode": 300,
     "dispatch": 100,
+    "32 requests by HTTP": 16,
 }
 
 _WIDTH = 8
@@ -144,22 +140,11 @@ def encode(times: int) -> Ready:
 def dispatch(times: int) -> Ready:
     """Eight requests of one row: queued, decided, assembled, run on a fake device, taken apart, recorded, answered."""
     clock = iter(range(1000 * times + 1000))
-    backend, model = FakeBackend(), spec()
 
     def now() -> float:
         return next(clock) * 1e-3
 
-    weights = WeightCache(backend, RuntimeConfig())
-    entry = CacheEntry(Path(__file__), "plain", 1)
-    weights.add("m", entry, model, None)
-    weights.put("m", backend.prepare(entry, model), 0.5, -1.0)
-    executor = Executor(weights, now)
-    executor.add_model("m", model, "zeros")
-    scheduler = Scheduler[PendingRequest](SchedulerConfig())
-    scheduler.add_model("m", model, ModelPolicy())
-    for size in model.sizes("default"):
-        scheduler.seed_cost("m", "default", size, 1e-3, 0.0)
-    dispatcher, key, row = Dispatcher(scheduler, executor, now), MergeKey("default"), {"x": random_rows(1, _WIDTH)}
+    dispatcher, key, row = device(spec(), now).dispatcher, MergeKey("default"), {"x": random_rows(1, _WIDTH)}
     batches = [
         [PendingRequest("m", key, 1, 0.0, inf, row, threaded_future()) for _ in range(REQUESTS)] for _ in range(times)
     ]
@@ -173,6 +158,28 @@ def dispatch(times: int) -> Ready:
     return run
 
 
+def http(times: int) -> Ready:
+    """A request on each of 32 connections of the fast door: parsed, admitted, decoded, queued, run, encoded, answered.
+
+    The counts are those of a multiple of 512 requests: so many are put into the histograms together.
+    """
+    clock = iter(range(10_000 * times + 10_000_000))
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    door = runner.run(_opened(lambda: next(clock) * 1e-6))
+
+    def run() -> None:
+        with runner:
+            runner.run(door.turns(times))
+
+    return run
+
+
+async def _opened(now: Callable[[], float]) -> Door:
+    door = Door(now)
+    await door.turns(16)
+    return door
+
+
 WORK: Mapping[str, Callable[[int], Ready]] = {
     "yardstick": yardstick,
     "decision": decision,
@@ -181,6 +188,7 @@ WORK: Mapping[str, Callable[[int], Ready]] = {
     "decode of a new head": decode_new,
     "encode": encode,
     "dispatch": dispatch,
+    "32 requests by HTTP": http,
 }
 
 

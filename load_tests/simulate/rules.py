@@ -84,7 +84,7 @@ AGAINST_VALUE = (
     "edf",
     "edf admission=floor",
     "edf max_wait_ms=5",
-    "edf sizing=value rise=0 despair=0",
+    "edf sizing=value dearest=1",
     "edf sizing=value",
     "fair sizing=value",
 )

@@ -1,10 +1,13 @@
 """The console's page and files: the same for everyone, told apart by version, and nothing but them."""
 
+import json
 import re
+import subprocess
 import tomllib
 from fnmatch import fnmatch
 from html.parser import HTMLParser
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -151,6 +154,32 @@ async def test_a_file_of_another_version_is_not_mistaken_for_this_one(api):
     [script] = [path for path in await links(api) if path.endswith("app.js")]
     version = script.split("/")[2]
     assert (await ask(api, script.replace(version, "0" * len(version)))).status_code == 404
+
+
+@pytest.mark.skipif(which("node") is None, reason="runs a script of the page")
+@pytest.mark.parametrize(
+    ("told", "name", "seen"),
+    [
+        ({"queue_depth": 1}, "w1", {"queue_depth": 1}),
+        ({"workers": [{"name": "w0", "status": None}, {"name": "w1", "status": {"alive": True}}]}, "",
+         {"alive": True, "worker": "w1 of #w0 #w1 · "}),
+        ({"workers": [{"name": "w0", "status": {"alive": True}}, {"name": "w1", "status": {"alive": False}}]}, "w1",
+         {"alive": False, "worker": "w1 of #w0 #w1 · "}),
+        ({"workers": [{"name": "w0", "status": None}]}, "w0", "worker w0 does not answer"),
+    ],
+)  # fmt: skip
+def test_of_several_workers_the_page_shows_one(tmp_path, told, name, seen):
+    """Their node answers for all of them, and its status has no models."""
+    module = tmp_path / "history.mjs"
+    module.write_text((ROOT / "app" / "api" / "console" / "history.js").read_text())
+    script = (
+        f"import {{ shown }} from {json.dumps(str(module))};"
+        f"try {{ console.log(JSON.stringify(shown({json.dumps(told)}, {json.dumps(name)}))) }}"
+        "catch (error) { console.log(JSON.stringify(error.message)) }"
+    )
+    command = ["node", "--input-type=module", "--eval", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == seen
 
 
 async def test_the_page_works_under_the_prefix_of_a_proxy(api):

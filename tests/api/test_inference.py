@@ -198,6 +198,17 @@ async def test_every_refusal_has_a_request_id_at_both_doors(stage, handler, door
         assert all(f"(request {each})" in reply.body.decode() for each, reply in zip(ids, replies, strict=True))
 
 
+@pytest.mark.parametrize("door", ["fast", "asgi"])
+@pytest.mark.parametrize("kind", ["unknown model", "unknown version", "bad header", "bad body"])
+async def test_the_request_id_of_a_refusal_is_that_in_the_log_and_no_two_have_the_same(stage, handler, door, kind):
+    stage.load()
+    async with serve(door, handler) as server:
+        client = await server.connect()
+        ids = [(await client.ask(REFUSALS[kind])).headers["x-request-id"] for _ in range(3)]
+    assert len(set(ids)) == 3
+    assert [each["request_id"] for each in handler.journal.latest()["requests"]] == ids
+
+
 @pytest.mark.parametrize("given", [None, "Bearer wrong"])
 @pytest.mark.parametrize("door", ["fast", "asgi"])
 async def test_a_refused_caller_has_a_request_id(stage, in_flight, door, given):

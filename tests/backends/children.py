@@ -96,6 +96,14 @@ def spoil_recording():
     compile_child.main()
 
 
+def spoil_recording_and_crash_in_the_end():
+    """What a failed recording has left behind ends the process while it ends, when it has been asked the next thing."""
+    recording.Recording.replay = fail_to_replay  # type: ignore[method-assign]
+    compile_child.main()
+    sys.stdin.readline()
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
 def fail_to_replay(self, feeds):
     raise RuntimeError("CUDA failure 906: would leave a dependency")
 
@@ -118,6 +126,7 @@ WAYS = {
         die_recording,
         be_killed_recording,
         spoil_recording,
+        spoil_recording_and_crash_in_the_end,
         quit_at_once,
     )
 }

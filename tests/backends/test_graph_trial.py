@@ -1,5 +1,6 @@
 """CUDA graphs are proved where only the compile child can be lost, and a child that is costs nothing but them."""
 
+import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -285,7 +286,15 @@ def test_a_child_in_which_a_recording_failed_is_used_no_more(compile_with):
     entry, compiler = compile_with("spoil_recording")
     assert "906" in reasons(entry.graphs)
     process = compiler._child._process
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=10) == -signal.SIGKILL  # it was not left to end by itself
+
+
+def test_how_such_a_child_ends_says_nothing_of_the_next_model(compile_with, tmp_path):
+    _, compiler = compile_with("spoil_recording_and_crash_in_the_end")
+    (tmp_path / "other").mkdir()
+    built, described = models.mlp(sizes=(1, 3))
+    entry = compiler.compile(models.save(tmp_path / "other", built), described)
+    assert (entry.form, entry.reason) == ("bound", "")
 
 
 def test_compiling_that_is_stopped_publishes_nothing_without_its_graphs(compile_with, tmp_path, monkeypatch):

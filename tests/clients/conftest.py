@@ -21,16 +21,21 @@ def environment(client) -> Path:
     return folder
 
 
-@contextmanager
-def serving(folder, **settings):
+def write_echoes(bundles):
     """Models that answer what they are given; rows are coalesced and cut like any others."""
-    bundles = folder / "bundles"
     for model, datatypes in ECHOES.items():
         (bundles / model).mkdir(parents=True)
         (bundles / model / "model.onnx").write_bytes(echo(datatypes).SerializeToString())
         (bundles / model / "manifest.yaml").write_text(
             'format_version: "1"\nbatching: {compiled_batch_sizes: [1, 2, 4]}\n'
         )
+
+
+@contextmanager
+def serving(folder, **settings):
+    """The echoes in a process of their own."""
+    bundles = folder / "bundles"
+    write_echoes(bundles)
     with running(folder / "cache", bundles, **settings) as process:
         yield process
 

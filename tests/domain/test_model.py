@@ -130,6 +130,30 @@ def test_fixed_shapes_share_one_key():
     assert model.merge_key({"x": rows_of(0, 1)}, 1) is model.merge_key({"x": rows_of(5, 3)}, 2)
 
 
+def test_a_model_with_one_fixed_input_queues_its_requests_as_it_would_by_looking_at_them():
+    model, inputs = spec(), {"x": rows_of(0, 3)}
+    assert model.simple is not None
+    name, axis, key, largest = model.simple
+    assert inputs[name].shape[axis] == model.rows_of(inputs)
+    assert key is model.merge_key(inputs, 1)
+    assert largest == model.largest(key.variant)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        spec(inputs=(tensor("x", shape=(-1, -1)),)),
+        spec(inputs=(BATCHED, tensor("more", shape=(-1, 2)))),
+        spec(inputs=(BATCHED, CONSTANT)),
+        resolutions((8, 8), (16, 16)),
+        spec(batching=False),
+    ],
+    ids=["free axis", "two inputs", "constant", "variants", "no batches"],
+)
+def test_requests_of_any_other_model_are_looked_at(model):
+    assert model.simple is None
+
+
 def test_variants_do_not_merge():
     model = resolutions((8, 8), (16, 16))
     assert model.merge_key(image(1, 8, 8), 1) != model.merge_key(image(1, 16, 16), 2)

@@ -159,7 +159,7 @@ def test_the_thread_sleeps_while_what_is_queued_may_not_run_yet(executor):
         return 100.0
 
     scheduler: Scheduler[PendingRequest] = Scheduler(SchedulerConfig())
-    for name, policy in (("waits", ModelPolicy(max_wait_ms=1e9)), ("loads", ModelPolicy())):
+    for name, policy in (("waits", ModelPolicy(max_wait_ms=1e7)), ("loads", ModelPolicy())):
         scheduler.add_model(name, spec(name), policy)
     scheduler.set_weights("loads", "loading")
     dispatcher = Dispatcher(scheduler, executor, clock)

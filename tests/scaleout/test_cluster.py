@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import ssl
 import subprocess
@@ -116,6 +117,21 @@ def test_a_worker_that_is_drained_costs_nobody_an_answer(cluster):
     assert clients.failures == []
 
 
+def test_a_model_that_one_worker_has_not_seen_is_asked_of_another(cache_dir, tmp_path):
+    shutil.copytree(BUNDLES / "filetype", tmp_path / "filetype")
+    with clustered(cache_dir, model_dirs=tmp_path, MODEL_CONTROL_MODE="static") as node:
+        shutil.copytree(BUNDLES / "tabular", tmp_path / "tabular")
+        os.kill(node.workers()[0]["pid"], signal.SIGKILL)
+        node.server.read_until("Server pool/w0 is DOWN")
+        node.server.read_until("Server pool/w0 is UP")
+        known = [{model["name"] for model in worker["status"]["models"]} for worker in node.workers()]
+        assert ["tabular" in each for each in known] == [True, False]
+        answers = [httpx.post(node.url + INFER, content=body(), trust_env=False) for _ in range(20)]
+        assert {answer.status_code for answer in answers} == {200}
+        missing = httpx.post(node.url + "/v2/models/nobody/infer", content=body(), trust_env=False)
+        assert (missing.status_code, missing.json()["code"]) == (404, "model_not_found")
+
+
 def test_models_that_move_under_load_cost_nobody_an_answer(packing):
     with load(packing.url, INFER, LARGE) as clients:
         for count in ("all", 1, 2, 1):
@@ -144,11 +160,17 @@ def test_what_the_fleet_computes_brings_a_repack(cache_dir):
 def test_filling_keeps_to_one_worker_while_it_has_room_and_then_takes_the_next(cache_dir):
     fill = {"CLUSTER_FILL": "fill", "CLUSTER_DEFAULT_REPLICAS": "all", "CLUSTER_QUANTUM_FACTOR": "0.001"}
     with clustered(cache_dir, **PACKING, **fill) as node:  # a quantum of one request
+
+        def one_serves_all():
+            before = node.answered()
+            for _ in range(20):
+                assert httpx.post(node.url + INFER, content=body(), trust_env=False).status_code == 200
+            return sorted(node.answered()[name] - count for name, count in before.items()) == [0, 20]
+
+        assert one_serves_all()
+        os.kill(proxy_of(node), signal.SIGKILL)
+        node.wait(one_serves_all, "the proxy is back, and was told who belongs together")
         before = node.answered()
-        for _ in range(20):
-            assert httpx.post(node.url + INFER, content=body(), trust_env=False).status_code == 200
-        gained = [node.answered()[name] - count for name, count in before.items()]
-        assert sorted(gained) == [0, 20]
         with load(node.url, INFER, LARGE, clients=8) as clients:
             node.wait(lambda: all(node.answered()[name] - before[name] > 20 for name in before), "both are used")
         assert clients.failures == []
@@ -157,13 +179,18 @@ def test_filling_keeps_to_one_worker_while_it_has_room_and_then_takes_the_next(c
 def test_a_proxy_that_is_killed_comes_back_and_knows_where_models_are(packing):
     home = packing.homes()["tabular"]
     packing.server.read_until("placed")  # the log is read up to here
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*") if is_proxy_of(path, packing.server.process.pid)]
-    os.kill(pids[0], signal.SIGKILL)
+    os.kill(proxy_of(packing), signal.SIGKILL)
     before = packing.wait(packing.answered, "the proxy is back")
     for _ in range(5):
         assert httpx.post(packing.url + INFER, content=body(), trust_env=False).status_code == 200
     gained = {name for name, count in packing.answered().items() if count > before[name]}
     assert gained == set(home)
+
+
+def proxy_of(node):
+    """The process id of its proxy."""
+    parent = node.server.process.pid
+    return next(int(path.name) for path in Path("/proc").glob("[0-9]*") if is_proxy_of(path, parent))
 
 
 def is_proxy_of(path, parent):

@@ -68,7 +68,7 @@ class Node(BaseHTTPRequestHandler):
 @pytest.fixture
 def node(monkeypatch, tmp_path):
     monkeypatch.setenv("INFERENCE_SERVER_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("INFERENCE_SERVER_ENDPOINTS_ADMIN_TOKEN", "secret")
+    monkeypatch.setenv("INFERENCE_SERVER_ENDPOINTS_ADMIN_TOKEN", "secret\n")  # as in a file
     with Server() as server:
         monkeypatch.setenv("INFERENCE_SERVER_ENDPOINTS_PORT", str(server.server_port))
         thread = threading.Thread(target=server.serve_forever)
@@ -104,6 +104,14 @@ def test_status_shows_workers_models_and_what_is_wrong(node, run):
         ["a", "w0, w1", "25.0%", "1 kB", "pool"],
     ]
     assert "model b has drifted" in out
+
+
+@pytest.mark.parametrize("order", [["--url", "{}", "status"], ["status", "--url", "{}"]])
+def test_the_address_stands_before_or_behind_the_command(node, run, monkeypatch, order):
+    monkeypatch.delenv("INFERENCE_SERVER_ENDPOINTS_PORT")
+    code, out, _ = run(*[each.format(f"http://127.0.0.1:{node.server_port}/") for each in order])
+    assert code == 0
+    assert "2 workers" in out
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,19 @@ async def test_demand_is_learned_from_what_workers_count(stage):
     assert loads == {"a": pytest.approx(2 * 5 * 0.1), "b": pytest.approx(2 * 1 * 0.1)}  # both workers count as much
 
 
+async def test_a_round_in_which_nobody_answers_forgets_no_demand(stage):
+    one = stage()
+    controller = await one.started()
+    one.serve(model("a", accepted=50, ok=50, compute_seconds=5.0), "b", w0=5.0)
+    one.now = 10.0
+    await controller.look()
+    one.slow = True
+    await controller.look()
+    one.slow = False
+    await controller.repack()
+    assert described(controller)["models"]["a"]["load"] == pytest.approx(1.0)
+
+
 async def test_a_worker_that_is_silent_gets_no_models(stage):
     one = stage()
     controller = await one.started()
@@ -212,6 +225,31 @@ async def test_a_proxy_that_was_gone_is_told_again(stage):
     one.broken = False
     await controller.tell_again()
     assert one.told[-1][1]["a"] == "pool"
+
+
+async def test_a_proxy_that_starts_anew_is_told_until_it_has_heard(stage, monkeypatch):
+    """It does not listen yet when its process has just been started."""
+    monkeypatch.setattr("app.scaleout.controller.TELL_AGAIN_SECONDS", 0.001)
+    one = stage()
+    controller = await one.started()
+    one.broken = True
+    await controller.tell_again()
+    assert len(one.told) == 1
+    one.broken = False
+    while len(one.told) == 1:
+        await asyncio.sleep(0)
+    await controller.repack()
+    assert [models for _, models in one.told] == [{"a": "on_w0", "b": "on_w1"}] * 3
+
+
+async def test_a_caller_that_goes_away_ends_nothing_but_its_own_wait(stage):
+    one = stage()
+    controller = await one.started()
+    gone = asyncio.ensure_future(controller.repack())
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.wait_for(controller.repack(), 30)
+    assert controller.repacks == 3
 
 
 async def test_what_may_be_changed_is_validated_and_names_what_is_wrong(stage):

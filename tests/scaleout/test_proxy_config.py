@@ -1,14 +1,15 @@
 """What HAProxy is told at its start."""
 
+import asyncio
 import re
 import socket
 import subprocess
 
 import pytest
 
-from app.scaleout.proxy import ProxyError, RuntimeSocket, program, write_map
+from app.scaleout.proxy import _COMMAND_BYTES, ProxyError, RuntimeSocket, _portions, program, write_map
 from app.scaleout.proxy_config import BUFFER_BYTES, Plan, configuration
-from app.scaleout.routes import Routes
+from app.scaleout.routes import Group, Routes, set_names
 from app.scaleout.workers import Worker
 
 WORKERS = [Worker(f"w{number}", f"w{number}", "cpu", 9000 + number) for number in range(3)]
@@ -63,16 +64,52 @@ def test_commands_are_not_sent_twice(tmp_path):
     assert "retry-on conn-failure" in backends(configuration(plan(tmp_path)))["control"]
 
 
-def test_a_map_holds_what_a_map_can_hold(tmp_path):
-    write_map(tmp_path / "map", {"a": "on_w0", "with space": "on_w1"})
-    assert (tmp_path / "map").read_text() == "a on_w0\n"
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_proxy_that_is_not_there_is_an_error_of_its_own(tmp_path):
     with pytest.raises(ProxyError, match="does not answer"):
         await RuntimeSocket(plan(tmp_path)).tell(Routes({"a": "on_w0"}))
+
+
+@pytest.mark.clients
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_haproxy_learns_all_of_a_large_map_and_none_of_an_empty_one(tmp_path):
+    """Of a command that is longer than its buffer it would lose a part."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        made = plan(tmp_path, "lpt_packing", listener.fileno())
+        write_map(made.map_file, {})
+        file = tmp_path / "haproxy.cfg"
+        file.write_text(configuration(made))
+        command = [program(None), "-db", "-f", str(file)]
+        with subprocess.Popen(command, pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL) as proxy:
+            try:
+                proxied = RuntimeSocket(made)
+                for _ in range(200):
+                    try:
+                        await proxied.ask("show info")
+                        break
+                    except ProxyError:
+                        await asyncio.sleep(0.05)
+                models = {f"a-model-of-a-long-name-{number:06}": f"on_w{number % 3}" for number in range(6000)}
+                groups = {name: Group(("w0", "w2"), 8) for name in set_names("fill")}
+                for told in (models, {}):
+                    await proxied.tell(Routes(told, groups))
+                    lines = [
+                        each.split(" ", 1)[1] for each in (await proxied.ask(f"show map {made.map_file}")).splitlines()
+                    ]
+                    assert dict(each.split(" ") for each in lines) == told
+            finally:
+                proxy.kill()
+
+
+def test_no_command_is_longer_than_the_proxy_reads_and_none_is_lost():
+    texts = [f"{number:0{1 + number % 99}}" for number in range(5000)]
+    portions = list(_portions(texts))
+    assert [each for portion in portions for each in portion] == texts
+    assert len(portions) > 2
+    assert all(len(";".join(portion)) <= _COMMAND_BYTES for portion in portions)
+    assert list(_portions([])) == []
 
 
 @pytest.mark.clients

@@ -53,17 +53,48 @@ async def test_what_ends_is_started_again_and_no_more_once_it_is_stopped():
     assert one.pid is None
 
 
+async def test_what_ends_is_started_again_whoever_still_holds_its_log(tmp_path):
+    """As a process that a hook has started."""
+    again, pids = asyncio.Event(), tmp_path / "pids"
+
+    def started():
+        if one.starts == 2:
+            again.set()
+
+    code = f"import subprocess; print(subprocess.Popen(['sleep', '600']).pid, file=open({str(pids)!r}, 'a'))"
+    one = child(code, after=started)
+    await run(one, again)
+    for pid in pids.read_text().split():
+        os.kill(int(pid), signal.SIGKILL)
+
+
+async def test_it_goes_on_where_nobody_reads_the_log_any_more(monkeypatch, tmp_path):
+    class Gone:
+        def write(self, _):
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stderr", Gone())
+    file, done = tmp_path / "done", asyncio.Event()
+    code = f"print(('x' * 999 + '\\n') * 8_000); open({str(file)!r}, 'w')"
+
+    def started():
+        if one.starts == 2:
+            done.set()
+
+    one = child(code, after=started)
+    await run(one, done)
+    assert file.exists()
+
+
 async def test_what_it_says_has_its_name(capfd):
     said = asyncio.Event()
-    folder = []
 
-    async def before():
-        folder.append(1)
-        if len(folder) == 2:
+    def started():
+        if one.starts == 2:
             said.set()
 
     one = child(
-        "print('hello'); print('{\"message\": \"json\"}'); print('x' * 3_000_000); print('after')", before=before
+        "print('hello'); print('{\"message\": \"json\"}'); print('x' * 3_000_000); print('after')", after=started
     )
     await run(one, said)
     lines = capfd.readouterr().err.splitlines()

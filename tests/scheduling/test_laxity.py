@@ -2,6 +2,7 @@
 
 import pytest
 
+from app.domain.config import ModelPolicy
 from app.domain.model import MergeKey
 from tests.builders import request
 from tests.scheduling.simulation import burst, push, scheduler, seed, served
@@ -26,6 +27,27 @@ def test_a_request_that_would_end_just_in_time_runs():
     seed(made, "m", {1: 1.0})
     push(made, request(deadline=3.0))
     assert served(made.next_decision(1.999))
+
+
+def test_where_somebody_is_lost_anyway_it_is_who_could_end_only_just_in_time():
+    made = edf()
+    made.set_policy("m", ModelPolicy(max_batch_size=1))
+    seed(made, "m", {1: 1.0})
+    tight, other = push(made, request(deadline=1.01), request(deadline=1.9))
+    decision = made.next_decision(0.0)
+    assert decision.expired == (tight,)
+    assert served(decision) == [other]
+
+
+@pytest.mark.parametrize(
+    ("cap", "deadlines"), [(1, [2.1]), (2, [1.9, 1.9])], ids=["all in time", "too few others to fill it"]
+)
+def test_who_could_end_just_in_time_is_served_where_nobody_gains_by_its_loss(cap, deadlines):
+    made = edf()
+    made.set_policy("m", ModelPolicy(max_batch_size=cap))
+    seed(made, "m", {1: 1.0, 2: 1.0})
+    tight, *_ = push(made, request(deadline=1.01), *[request(deadline=each) for each in deadlines])
+    assert tight in served(made.next_decision(0.0))
 
 
 def test_the_batch_is_planned_again_after_a_drop():

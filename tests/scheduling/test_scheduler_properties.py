@@ -133,7 +133,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.arrive(name, facts, committed, whole)
 
     def arrive(self, name, facts, committed, whole):
-        arrived = [request(name, rows, self.now, self.now + budget, committed, key) for rows, budget, key in facts]
+        # The pieces of one request are due together.
+        allowed = [facts[0][1] if whole else budget for _, budget, _ in facts]
+        arrived = [
+            request(name, rows, self.now, self.now + budget, committed, key)
+            for (rows, _, key), budget in zip(facts, allowed, strict=True)
+        ]
         for group in [arrived] if whole else [[one] for one in arrived]:
             self.enqueue(self.models[name], group, committed)
 

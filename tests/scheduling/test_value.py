@@ -1,6 +1,7 @@
 """Net value: who stands back, at which size, at which price; and that it starves nobody."""
 
-from math import inf
+from dataclasses import replace
+from math import e
 
 import pytest
 
@@ -17,7 +18,7 @@ from load_tests.simulate.scenarios import SCENARIOS
 from tests.builders import request, spec
 from tests.scheduling.simulation import burst, push, scheduler, seed, served
 
-PLAIN = ValueRule(rise=0.0, despair=0.0)
+PLAIN = ValueRule(dearest=1.0)
 SIZES = (1, 2, 4, 8)
 
 
@@ -132,13 +133,29 @@ def test_under_fair_a_model_below_its_share_does_not_stand_back():
 # prices
 
 
-def test_a_price_rises_with_the_part_that_is_missed_and_is_the_value_without():
-    prices = [price(ValueRule(), 2.0, part / 10) for part in range(11)]
-    assert prices[0] == 2.0
-    assert prices == sorted(prices)
-    assert prices[3] > 20 * prices[0]
-    assert price(PLAIN, 2.0, 0.5) == 2.0
-    assert price(ValueRule(), 1.0, 1.0) < inf
+def test_a_price_rises_e_fold_with_each_part_that_is_missed_up_to_the_dearest():
+    prices = [price(ValueRule(rise=0.1, dearest=10.0), 2.0, part / 10, part / 10) for part in range(11)]
+    assert prices == pytest.approx([2.0, 2.0 * e, 2.0 * e**2] + [20.0] * 8)
+    assert price(PLAIN, 2.0, 0.5, 0.5) == 2.0
+
+
+def test_who_misses_less_than_the_most_stays_as_much_cheaper_and_nobody_is_below_the_value():
+    prices = [price(ValueRule(rise=0.1, dearest=10.0), 2.0, missed, 0.8) for missed in (0.8, 0.7, 0.6, 0.2)]
+    assert prices == pytest.approx([20.0, 20.0 / e, 20.0 / e**2, 2.0])
+
+
+def test_a_model_that_has_nothing_to_run_sets_no_prices():
+    """All that is asked of it is refused; did that lower the prices of the others, the worth of `b` would decide."""
+    made = valued("a", "b", "hopeless", value=ValueRule(), policies={"b": ModelPolicy(value=3.0)})
+    push(made, request("hopeless", deadline=9.0))
+    _, now = run(made, 0.0)
+    for name, times in (("hopeless", 20), ("a", 4)):
+        for _ in range(times):
+            made._queues[name].demand.refuse(now)
+    push(made, request("b", enqueued_at=now, deadline=9.0), now=now)
+    _, now = run(made, now)
+    push(made, *[request(name, enqueued_at=now, deadline=now + 0.015) for name in "ab"], now=now)
+    assert made.next_decision(now).dispatch.model_id == "a"
 
 
 def test_what_was_missed_fades_and_few_requests_say_little():
@@ -151,17 +168,26 @@ def test_what_was_missed_fades_and_few_requests_say_little():
     few = Demand()
     few.refuse(0.0)
     assert few.missed < 0.3
-    late = request(enqueued_at=20.0, deadline=21.0)
-    late.due = 21.0
+    late = request(enqueued_at=100.0, deadline=101.0)
+    late.due = 101.0
     demand.arrive(late)
     assert demand.missed < 0.01
 
 
-def test_a_model_that_misses_gets_a_better_price_in_the_scheduler():
-    """Of two models of one cost in overload, none is given up altogether, whatever their deadlines."""
-    worst = simulate(SCENARIOS["M1"], rule("edf sizing=value"), 4000.0, 5).worst
-    given_up = simulate(SCENARIOS["M1"], rule("edf sizing=value rise=0 despair=0"), 4000.0, 5).worst
-    assert worst > given_up + 0.05
+@pytest.mark.parametrize(("name", "seconds"), [("M1", 5.0), ("C1", 20.0)])
+def test_in_overload_no_model_is_given_up_for_the_others(name, seconds):
+    scenario = replace(SCENARIOS[name], seconds=seconds)
+    worst = simulate(scenario, rule("edf sizing=value"), 2.0 * scenario.rate, 5).worst
+    given_up = simulate(scenario, rule("edf sizing=value dearest=1"), 2.0 * scenario.rate, 5).worst
+    assert worst > given_up + 0.1
+
+
+def test_what_runs_together_leaves_the_due_instants_whatever_its_deadlines():
+    for deadlines, left in (([1.0, 2.0, 3.0], 3.0), ([5.0, 1.0, 3.0], 3.0), ([2.0, 2.0, 2.0], 2.0)):
+        made = valued(sizes=(1, 2))
+        push(made, *[request("m", deadline=deadline) for deadline in deadlines])
+        assert len(made.next_decision(0.0).dispatch.requests) == 2
+        assert made._queues["m"].demand.dues == [left]
 
 
 # what holds whatever happens

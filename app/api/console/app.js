@@ -2,7 +2,7 @@
 
 import { Bars, Lines } from "./charts.js";
 import { clock, count, percent, put, seconds } from "./format.js";
-import { flatten, History } from "./history.js";
+import { flatten, History, shown } from "./history.js";
 import { Table } from "./models.js";
 import { drops, problems, tiles, weights } from "./panels.js";
 
@@ -76,7 +76,7 @@ async function look() {
   const [answer, ready] = await Promise.all([ask("status", token ? { Authorization: `Bearer ${token}` } : {}), ask("v2/health/ready", {})]);
   if (answer.status === 401 || answer.status === 403) return refuse(token);
   if (!answer.ok) throw new Error(`the server says ${answer.status}`);
-  return [await answer.json(), ready.ok];
+  return [shown(await answer.json(), location.hash.slice(1)), ready.ok];
 }
 
 function refuse(token) {
@@ -98,7 +98,7 @@ function show(status, ready) {
   rank(status, rate);
   at("main").hidden = false;
   at("forget").hidden = !sessionStorage.getItem(TOKEN);
-  put(at("facts"), `${status.discipline} · ${status.control_mode} · ${status.backend}`);
+  put(at("facts"), `${status.worker ?? ""}${status.discipline} · ${status.control_mode} · ${status.backend}`);
   if (!status.alive) link("dead", "Not alive: nothing is executed any more");
   else if (ready) link("live", `Live · ${clock(heard)}`);
   else link("unready", unready(status));
@@ -194,6 +194,7 @@ at("scope-all").addEventListener("click", () => {
   focus.clear();
   draw();
 });
+window.addEventListener("hashchange", () => location.reload());
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && at("door").hidden) poll();
 });

@@ -17,6 +17,14 @@ export function flatten(models) {
   return found;
 }
 
+// What is shown of a status: all of it, or of several workers one, the named or the first that says how it is.
+export function shown(told, name) {
+  if (!told.workers) return told;
+  const worker = told.workers.find((each) => each.name === name) ?? told.workers.find((each) => each.status);
+  if (!worker?.status) throw new Error(worker ? `worker ${worker.name} does not answer` : "no worker answers");
+  return { ...worker.status, worker: `${worker.name} of ${told.workers.map((each) => `#${each.name}`).join(" ")} · ` };
+}
+
 export class History {
   #count = 0;
   #times = new Float64Array(SAMPLES).fill(NaN);
