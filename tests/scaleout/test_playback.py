@@ -205,11 +205,15 @@ async def test_what_comes_between_is_done_once_more_so_that_the_last_word_is_the
 async def test_a_successor_is_told_from_the_beginning(stage):
     await stage.give(1)
     await stage.give(2)
-    first = stage.restart(slow={2: asyncio.Event()})
+    first = stage.restart(slow={2: (gate := asyncio.Event())})
     await stage.until(lambda: first.begun.qsize() == 2)
     second = stage.restart()
     await stage.until(admitted(stage))
     assert (first.told, second.told) == ([1], [1, 2])
+    gate.set()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert [event[1] for event in stage.events] == [False, False, True]  # nothing more comes of the first
 
 
 async def test_what_fails_there_is_a_warning_with_its_name_and_the_rest_is_told(stage, caplog):
