@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from app.api.access import Door, door_of
 from app.scaleout.fleet import Answer
-from app.scaleout.remembered import MOMENTARY, Command, CommandLog
+from app.scaleout.remembered import Command, CommandLog, is_lasting, without_token
 from app.scaleout.workers import Worker
 
 #: Tells the memory.
@@ -49,9 +49,8 @@ class Broadcast:
         seconds: float = 8.0,
     ) -> dict[str, Answer]:
         """The same of every replica at once, by its name; commands are remembered where a replica carried them out."""
-        kept = {name: value for name, value in (headers or {}).items() if name != b"authorization"}
-        command = Command(self._log.next_stamp(self._name), path, kept, body)
-        lasting = method == "POST" and path.partition("?")[0] not in MOMENTARY
+        command = Command(self._log.next_stamp(self._name), path, without_token(headers), body)
+        lasting = is_lasting(path, method)
         given = (command,) if lasting else (path, method, body, headers)
         asked = self._handle.broadcast("obey" if lasting else "ask", *given)
         try:

@@ -116,7 +116,7 @@ class Controller:
         async def apply() -> None:
             logger.info("cluster settings: %s %s -> %s %s", self.config, self.fills, config, fills)
             self.config, self.fills = config, fills
-            self._trigger.then = config.rebalance_compute_seconds
+            self._trigger.then = self._book.halflife = config.rebalance_compute_seconds
             await self._look_and_repack()
 
         await self._ask(apply)

@@ -63,14 +63,14 @@ class DemandBook:
     """
 
     def __init__(self, halflife: float) -> None:
-        self._halflife = halflife
+        self.halflife = halflife
         self._rates: dict[str, _Average] = {}
         self._costs: dict[str, _Average] = {}
 
     def fold(self, windows: Mapping[str, Window], seconds: float) -> None:
         """Take in what happened in so many seconds of the wall clock; 0 at the start, when no rate is known."""
         compute = sum(window.compute for window in windows.values())
-        alpha = 1.0 - 0.5 ** (compute / self._halflife)
+        alpha = 1.0 - 0.5 ** (compute / self.halflife)
         for model, window in windows.items():
             if window.answered > 0:
                 self._costs.setdefault(model, _Average()).add(window.compute / window.answered, alpha)

@@ -62,7 +62,7 @@ class Fleet:
 
         Raises `InvalidRequest` for one that is none.
         """
-        headers = {b"authorization": b"Bearer " + self._token} if headers is None else headers
+        headers = self.authorized({}) if headers is None else headers
         try:
             url = httpx.URL(f"http://{worker.address}{path}")
         except httpx.InvalidURL as error:
@@ -74,6 +74,10 @@ class Fleet:
         except httpx.HTTPError as error:
             return Answer(0, text=f"{type(error).__name__} {error}".strip())
         return Answer(got.status_code, got.content)
+
+    def authorized(self, headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """The headers with our own token."""
+        return {**headers, b"authorization": b"Bearer " + self._token}
 
     async def ask_all(
         self,

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,8 +26,9 @@ from app.scaleout.controller import Controller
 from app.scaleout.fleet import Fleet
 from app.scaleout.joining import DISCIPLINES, ClusterError
 from app.scaleout.liveness import watch
-from app.scaleout.proxy import RuntimeSocket, program, write_map
-from app.scaleout.proxy_config import Plan, configuration
+from app.scaleout.playback import Playback
+from app.scaleout.proxy import RuntimeSocket, program
+from app.scaleout.proxy_config import Plan
 from app.scaleout.supervisor import Child
 from app.scaleout.workers import Worker, environment, fleet
 from app.settings import PREFIX, Settings, SettingsError
@@ -91,27 +93,30 @@ class Node:
         self._settings = settings
         self._listener = listener
         self._plan = plan = _plan(settings, fleet(settings), listener, folder)
-        write_map(plan.map_file, {})
-        config = folder / "haproxy.cfg"
-        config.write_text(configuration(plan))
         _write_certificate(settings, plan)
         token = admin_token(settings)
         self._fleet = Fleet(plan.workers, token)
         self._proxy_socket = RuntimeSocket(plan)
+        self._playback = Playback(self._fleet, self._proxy_socket, self._fail)
         self._controller = self._make_controller()
         self._access = access = Access(secret(endpoints.api_token), token)
-        app = control_app.create(self, self._fleet, access, self._controller, settings.cluster.mode)
+        app = control_app.create(self, self._playback, access, self._controller, settings.cluster.mode)
         self._control = ControlServer(
             uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", loop="none")
         )
         command = [sys.executable, "-m", "app", "serve"]
         self._workers = {
-            worker.name: Child(worker.name, command, environment(settings, worker, token, os.environ))
+            worker.name: Child(
+                worker.name,
+                command,
+                environment(settings, worker, token, os.environ),
+                after=partial(self._worker_started, worker.name),
+            )
             for worker in plan.workers
         }
         self._proxy = Child(
             "proxy",
-            [haproxy, "-db", "-f", str(config)],
+            [haproxy, "-db", "-f", str(plan.config_file)],
             os.environ,
             pass_fds=[listener.fileno()],
             after=self._proxy_started,
@@ -153,6 +158,7 @@ class Node:
         forget_admin_token(self._settings, self._access)
         self._control.should_exit = True
         await asyncio.wait([serving], timeout=1.0)
+        self._playback.close()
         for task in self._tasks:
             task.cancel()
         await self._fleet.close()
@@ -174,8 +180,14 @@ class Node:
             logger.error("ending: %s", error)
         except Exception:  # a fault of ours: whoever started the node starts it anew
             logger.exception("ending: models cannot be placed any more")
+        self._fail()
+
+    def _fail(self) -> None:
         self._code = 1
         self._signalled.set()
+
+    def _worker_started(self, name: str) -> None:
+        self._playback.started(name, self._workers[name].starts)
 
     def _proxy_started(self) -> None:
         if self._controller is not None:

@@ -1,14 +1,14 @@
-"""HAProxy as it runs: where the program is, and its run-time socket, by which models find their workers."""
+"""HAProxy as it runs: where the program is, and its run-time socket, by which requests find their workers."""
 
 import asyncio
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from app.scaleout.proxy_config import BUFFER_BYTES, Plan
-from app.scaleout.routes import Routes, set_names
+from app.scaleout.proxy_config import BUFFER_BYTES, Plan, configuration
+from app.scaleout.routes import POOL, Routes, set_names
 from app.settings import PREFIX, SettingsError
 
 logger = logging.getLogger(__name__)
@@ -45,10 +45,16 @@ def program(configured: str | None) -> str:
 
 
 class RuntimeSocket:
-    """Tells a running HAProxy, without a restart, which model goes where."""
+    """Tells a running HAProxy, without a restart, which model goes where, and who gets requests: at first nobody.
+
+    What it is told is in its files too, for one that starts anew.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._held = {worker.name for worker in plan.workers}
+        write_map(plan.map_file, {})
+        write_config(plan, self._held)
 
     async def ask(self, command: str) -> str:
         """One command, or several with `;` between; what it answers. Raises `ProxyError` when nobody does."""
@@ -66,7 +72,7 @@ class RuntimeSocket:
 
     async def tell(self, routes: Routes) -> None:
         """Set up the groups, then change the whole map at once. Raises `ProxyError`."""
-        write_map(self._plan.map_file, routes.models)  # for a proxy that starts anew
+        write_map(self._plan.map_file, routes.models)
         for commands in _portions(self._group_commands(routes)):
             await self._quietly(";".join(commands))
         path = self._plan.map_file
@@ -76,6 +82,15 @@ class RuntimeSocket:
         for lines in _portions([f"{model} {backend}\n" for model, backend in routes.models.items()]):
             await self._quietly(f"add map @{version} {path} <<\n{''.join(lines)}")
         await self._quietly(f"commit map @{version} {path}")
+
+    async def admit(self, worker: str, *, admitted: bool) -> None:
+        """Whether a worker gets requests. Raises `ProxyError`, and then a proxy that starts anew knows."""
+        if admitted:
+            self._held.discard(worker)
+        else:
+            self._held.add(worker)
+        write_config(self._plan, self._held)
+        await self._quietly(f"set server {POOL}/{worker} state {'ready' if admitted else 'maint'}")
 
     async def _quietly(self, command: str) -> None:
         """A command that answers nothing when it succeeds."""
@@ -94,9 +109,21 @@ class RuntimeSocket:
         return commands
 
 
+def write_config(plan: Plan, held: Collection[str]) -> None:
+    """What the proxy starts with, and with whom held back."""
+    _replace(plan.config_file, configuration(plan, held))
+
+
 def write_map(path: Path, models: Mapping[str, str]) -> None:
     """Model and backend, a line each."""
-    path.write_text("".join([f"{model} {backend}\n" for model, backend in models.items()]))
+    _replace(path, "".join([f"{model} {backend}\n" for model, backend in models.items()]))
+
+
+def _replace(path: Path, text: str) -> None:
+    """All at once: a proxy may be starting, and read it."""
+    written = path.with_suffix(".new")
+    written.write_text(text)
+    written.replace(path)
 
 
 def _portions(texts: Sequence[str]) -> Iterator[list[str]]:

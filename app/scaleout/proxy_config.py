@@ -1,6 +1,6 @@
 """The configuration of HAProxy, which carries every request: who gets it, and what follows when a worker dies. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -61,6 +61,11 @@ class Plan:
         return self.folder / "control.sock"
 
     @property
+    def config_file(self) -> Path:
+        """What the proxy reads at its start."""
+        return self.folder / "haproxy.cfg"
+
+    @property
     def map_file(self) -> Path:
         """Model → backend."""
         return self.folder / "models.map"
@@ -71,10 +76,10 @@ class Plan:
         return self.folder / "tls.pem"
 
 
-def configuration(plan: Plan) -> str:
-    """The whole text."""
+def configuration(plan: Plan, held: Collection[str] = ()) -> str:
+    """The whole text. The workers that are `held` get no requests before the proxy is told otherwise."""
     packing = plan.mode == "lpt_packing"
-    sections = [_global(plan), _defaults(plan), _frontend(plan), _pool(plan), _control(plan)]
+    sections = [_global(plan), _defaults(plan), _frontend(plan), _pool(plan, held), _control(plan)]
     if packing:
         sections += [_preferring(plan, worker) for worker in plan.workers]
         sections += [_held_ready(plan, name, "leastconn") for name in set_names("set")]
@@ -150,9 +155,11 @@ def _packed() -> list[str]:
     return [*full, f"use_backend %[{chosen}] if {{ {chosen},nbsrv gt 0 }}"]
 
 
-def _pool(plan: Plan) -> str:
+def _pool(plan: Plan, held: Collection[str]) -> str:
     checks = "check inter 500ms fastinter 250ms downinter 250ms fall 2 rise 1"
-    servers = [f"server {each.name} {each.address} {checks}" for each in plan.workers]
+    servers = [
+        f"server {each.name} {each.address} {checks}{' disabled' if each.name in held else ''}" for each in plan.workers
+    ]
     return _section(
         f"backend {POOL}",
         f"balance {_BALANCE[plan.mode]}",

@@ -1,4 +1,4 @@
-"""Commands that went to every replica, kept for those that come later. Pure.
+"""Commands that went to every worker, here or on Ray, kept for those that come later. Pure.
 
 Each command bears a stamp, and whoever knows the same commands carries them out in the order of their stamps. So copies
 of the log may be brought together in any order and as often as one likes, and all end alike.
@@ -10,10 +10,20 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 #: Done once by those that are there, and nothing that a later one would have to do too.
-MOMENTARY = ("/admin/compact", "/admin/prefetch")
+_MOMENTARY = ("/admin/compact", "/admin/prefetch")
 
 #: Last segments that are opposites: of what they are said last counts.
 _OPPOSITES = ("load", "unload", "register", "unregister")
+
+
+def is_lasting(path: str, method: str) -> bool:
+    """Whether what is asked of all workers there is a command for those too that start later."""
+    return method == "POST" and path.partition("?")[0] not in _MOMENTARY
+
+
+def without_token(headers: Mapping[bytes, bytes] | None) -> dict[bytes, bytes]:
+    """Those that a command keeps. Whoever plays it back has a token of his own."""
+    return {name: value for name, value in (headers or {}).items() if name != b"authorization"}
 
 
 class Stamp(NamedTuple):
@@ -25,7 +35,7 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A POST that every replica has to carry out. `headers` hold no token."""
+    """A POST that every worker has to carry out. `headers` hold no token."""
 
     stamp: Stamp
     path: str
@@ -49,7 +59,7 @@ class Command:
 
 
 class CommandLog:
-    """The commands that one replica has carried out, or the memory keeps."""
+    """The commands that one worker has carried out, or that somebody keeps for all."""
 
     def __init__(self) -> None:
         self._latest: dict[tuple[str, ...], Command] = {}

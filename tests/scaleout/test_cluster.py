@@ -121,8 +121,7 @@ def test_a_model_that_one_worker_has_not_seen_is_asked_of_another(cache_dir, tmp
     shutil.copytree(BUNDLES / "filetype", tmp_path / "filetype")
     with clustered(cache_dir, model_dirs=tmp_path, MODEL_CONTROL_MODE="static") as node:
         shutil.copytree(BUNDLES / "tabular", tmp_path / "tabular")
-        os.kill(node.workers()[0]["pid"], signal.SIGKILL)
-        node.server.read_until("Server pool/w0 is DOWN")
+        kill_first(node)
         node.server.read_until("Server pool/w0 is UP")
         known = [{model["name"] for model in worker["status"]["models"]} for worker in node.workers()]
         assert ["tabular" in each for each in known] == [True, False]
@@ -218,6 +217,38 @@ def test_commands_reach_every_worker(cluster):
     assert httpx.post(f"{cluster.url}/admin/compact", trust_env=False).status_code == 401
     placed = cluster.command("/admin/cluster/repack")
     assert (placed.status_code, placed.json()["code"]) == (409, "unsupported")
+
+
+@pytest.mark.parametrize("settings", [{}, PACKING], ids=["pool", "packing"])
+def test_a_worker_that_was_killed_knows_what_it_was_told_before_it_is_asked_anything(cache_dir, settings):
+    with clustered(cache_dir, **settings) as node, load(node.url, INFER, body()) as clients:
+        assert node.command("/admin/set_policy", {"model": "tabular", "weight": 7}).status_code == 200
+        clients.wait_for_more()
+        kill_first(node)
+        told = node.command("/admin/set_policy", {"model": "tabular", "max_batch_size": 2})
+        assert told.status_code == 503
+        assert "it is told when it answers (done by w1)" in told.json()["error"]
+        node.server.read_until("Server pool/w0 is UP")
+        assert policies(node) == [(7.0, 2)] * 2
+        clients.wait_for_more()
+    assert clients.failures == []
+
+
+def kill_first(node):
+    """Kill worker w0, and wait for the process that follows, which is far from listening then."""
+    pid = node.workers()[0]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    node.wait(lambda: node.workers()[0]["pid"] not in (None, pid), "the worker starts anew")
+
+
+def policies(node):
+    """Weight and largest batch of each worker."""
+    return [
+        (model["serving"]["weight"], model["serving"]["max_batch_size"])
+        for worker in node.workers()
+        for model in worker["status"]["models"]
+        if model["name"] == "tabular"
+    ]
 
 
 def test_metrics_are_those_of_all_workers_each_family_once(cluster):

@@ -151,6 +151,20 @@ async def test_demand_is_learned_from_what_workers_count(stage):
     assert loads == {"a": pytest.approx(2 * 5 * 0.1), "b": pytest.approx(2 * 1 * 0.1)}  # both workers count as much
 
 
+async def test_lpt_031_another_pace_of_repacks_is_another_pace_of_learning(stage):
+    one = stage(rebalance_compute_seconds=120)
+    controller = await one.started()
+    asked = model("a", accepted=50, ok=50, compute_seconds=5.0)
+    one.serve(asked, model("b"))
+    one.now = 10.0
+    await controller.look()
+    await controller.change(*changed_policy(controller, {"rebalance_compute_seconds": 5}))
+    one.serve(asked, model("b", accepted=1, ok=1, compute_seconds=2.5))
+    one.now = 20.0
+    await controller.repack()
+    assert described(controller)["models"]["a"]["load"] == pytest.approx(0.5 * 10 * 0.1)
+
+
 async def test_a_round_in_which_nobody_answers_forgets_no_demand(stage):
     one = stage()
     controller = await one.started()

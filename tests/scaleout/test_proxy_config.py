@@ -4,10 +4,11 @@ import asyncio
 import re
 import socket
 import subprocess
+from contextlib import asynccontextmanager
 
 import pytest
 
-from app.scaleout.proxy import _COMMAND_BYTES, ProxyError, RuntimeSocket, _portions, program, write_map
+from app.scaleout.proxy import _COMMAND_BYTES, ProxyError, RuntimeSocket, _portions, program
 from app.scaleout.proxy_config import BUFFER_BYTES, Plan, configuration
 from app.scaleout.routes import Group, Routes, set_names
 from app.scaleout.workers import Worker
@@ -41,6 +42,11 @@ def test_a_body_of_64_kb_fits_into_what_is_sent_again(tmp_path):
     assert f"tune.bufsize {BUFFER_BYTES}" in text
     pool = backends(text)["pool"]
     assert {"option http-buffer-request", "option redispatch 1", "retries 2"} <= set(pool)
+
+
+def test_who_is_held_back_is_told_apart(tmp_path):
+    servers = [line for line in backends(configuration(plan(tmp_path), {"w1"}))["pool"] if line.startswith("server")]
+    assert [line.endswith(" disabled") for line in servers] == [False, True, False]
 
 
 def test_fill_005_each_worker_has_a_backend_that_fails_over_to_all_others(tmp_path):
@@ -78,29 +84,59 @@ async def test_haproxy_learns_all_of_a_large_map_and_none_of_an_empty_one(tmp_pa
     """Of a command that is longer than its buffer it would lose a part."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         made = plan(tmp_path, "lpt_packing", listener.fileno())
-        write_map(made.map_file, {})
-        file = tmp_path / "haproxy.cfg"
-        file.write_text(configuration(made))
-        command = [program(None), "-db", "-f", str(file)]
-        with subprocess.Popen(command, pass_fds=[listener.fileno()], stderr=subprocess.DEVNULL) as proxy:
-            try:
-                proxied = RuntimeSocket(made)
-                for _ in range(200):
-                    try:
-                        await proxied.ask("show info")
-                        break
-                    except ProxyError:
-                        await asyncio.sleep(0.05)
-                models = {f"a-model-of-a-long-name-{number:06}": f"on_w{number % 3}" for number in range(6000)}
-                groups = {name: Group(("w0", "w2"), 8) for name in set_names("fill")}
-                for told in (models, {}):
-                    await proxied.tell(Routes(told, groups))
-                    lines = [
-                        each.split(" ", 1)[1] for each in (await proxied.ask(f"show map {made.map_file}")).splitlines()
-                    ]
-                    assert dict(each.split(" ") for each in lines) == told
-            finally:
-                proxy.kill()
+        proxied = RuntimeSocket(made)
+        async with haproxy(made, proxied):
+            models = {f"a-model-of-a-long-name-{number:06}": f"on_w{number % 3}" for number in range(6000)}
+            groups = {name: Group(("w0", "w2"), 8) for name in set_names("fill")}
+            for told in (models, {}):
+                await proxied.tell(Routes(told, groups))
+                lines = [
+                    each.split(" ", 1)[1] for each in (await proxied.ask(f"show map {made.map_file}")).splitlines()
+                ]
+                assert dict(each.split(" ") for each in lines) == told
+
+
+@asynccontextmanager
+async def haproxy(made, proxied):
+    """A real one, which answers."""
+    command = [program(None), "-db", "-f", str(made.config_file)]
+    with subprocess.Popen(command, pass_fds=[made.listen_fd], stderr=subprocess.DEVNULL) as process:
+        try:
+            for _ in range(200):
+                try:
+                    await proxied.ask("show info")
+                    break
+                except ProxyError:
+                    await asyncio.sleep(0.05)
+            yield
+        finally:
+            process.kill()
+
+
+async def states(proxied, backend):
+    """Worker → whether the proxy holds it back."""
+    rows = [each.split(",") for each in (await proxied.ask("show stat")).splitlines()]
+    return {row[1]: row[17].startswith("MAINT") for row in rows if row[0] == backend and row[1] != "BACKEND"}
+
+
+@pytest.mark.clients
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("backend", ["pool", "on_w0"])
+async def test_who_is_held_back_is_so_in_every_backend_and_after_a_new_start(tmp_path, backend):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        made = plan(tmp_path, "lpt_packing", listener.fileno())
+        proxied = RuntimeSocket(made)
+        async with haproxy(made, proxied):
+            assert await states(proxied, backend) == {"w0": True, "w1": True, "w2": True}
+            for worker in ("w0", "w1"):
+                await proxied.admit(worker, admitted=True)
+            await proxied.admit("w0", admitted=False)
+            assert await states(proxied, backend) == {"w0": True, "w1": False, "w2": True}
+        with pytest.raises(ProxyError, match="does not answer"):
+            await proxied.admit("w2", admitted=True)
+        async with haproxy(made, proxied):
+            assert await states(proxied, backend) == {"w0": True, "w1": False, "w2": False}
 
 
 def test_no_command_is_longer_than_the_proxy_reads_and_none_is_lost():
@@ -117,11 +153,12 @@ def test_no_command_is_longer_than_the_proxy_reads_and_none_is_lost():
 def test_haproxy_takes_the_configuration(tmp_path, mode):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         made = plan(tmp_path, mode, listener.fileno())
-        write_map(made.map_file, {})
-        file = tmp_path / "haproxy.cfg"
-        file.write_text(configuration(made))
+        RuntimeSocket(made)  # writes its files
         done = subprocess.run(
-            [program(None), "-c", "-f", str(file)], pass_fds=[listener.fileno()], capture_output=True, text=True
+            [program(None), "-c", "-f", str(made.config_file)],
+            pass_fds=[listener.fileno()],
+            capture_output=True,
+            text=True,
         )
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
