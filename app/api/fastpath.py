@@ -60,7 +60,7 @@ class FastPathProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._patience.cancel()
         self._deaf = True
-        self._answers.forget()
+        self._answers.forget(gone=True)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
