@@ -137,9 +137,10 @@ class Answers:
             return False
         return True
 
-    def forget(self) -> None:
-        """Nobody waits for answers any more: cancel what runs, give back what did not start."""
-        self._hold(0)
+    def forget(self, *, gone: bool = False) -> None:
+        """Nobody waits for more answers: cancel what runs, give back what did not start; if `gone`, hold nothing."""
+        if gone:
+            self._hold(0)
         story, self._story = self._story, None
         if story is not None:
             story.cancel()

@@ -12,7 +12,7 @@ from app.api.connection import Body, forgettable, framing, infer_target
 from app.api.exchange import Buffer, HeaderList, InferenceHandler, Reply, RequestHead, Ticket
 from app.api.malformed import LATE
 from app.api.slices import SLICE_BYTES, slices
-from app.domain.errors import InvalidRequest
+from app.domain.errors import InvalidRequest, OutOfMemory
 
 
 class _Gone(Exception):
@@ -42,7 +42,7 @@ async def asgi_infer(handler: InferenceHandler, scope: Scope, receive: Receive, 
         await send_reply(handler.refuse(head, LATE), send, ends=True)
         return
     except Exception as error:
-        if isinstance(error, InvalidRequest):
+        if isinstance(error, InvalidRequest | OutOfMemory):
             ticket.release(error.code)
         await send_reply(handler.refuse(head, error), send, ends=True)
         return

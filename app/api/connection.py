@@ -10,6 +10,7 @@ import numpy as np
 
 from app.api.exchange import Buffer, HeaderList, InferenceHandler, Reply, RequestHead, Ticket
 from app.api.malformed import CHUNKED_UPGRADE, identified
+from app.domain.errors import OutOfMemory
 
 #: Bodies of refused requests up to this many bytes are read and forgotten, so that the connection can go on.
 FORGETTABLE_BYTES = 65_536
@@ -81,14 +82,17 @@ class Body:
         return 0 if self._length is None else self._length - self.filled
 
     def add(self, piece: bytes) -> None:
-        """Take the next piece; of a body of known length, at most what is missing."""
+        """Take the next piece; of a body of known length, at most what is missing. Raises `OutOfMemory`."""
         start, self.filled = self.filled, self.filled + len(piece)
-        if start == 0:
-            self._data = self._begin(piece)
-        elif isinstance(self._data, bytearray):
-            self._data += piece
-        elif isinstance(self._data, memoryview):
-            self._data[start : self.filled] = piece
+        try:
+            if start == 0:
+                self._data = self._begin(piece)
+            elif isinstance(self._data, bytearray):
+                self._data += piece
+            elif isinstance(self._data, memoryview):
+                self._data[start : self.filled] = piece
+        except MemoryError:
+            raise OutOfMemory(f"no memory for a body of {self._length or self.filled} bytes") from None
 
     def _begin(self, piece: bytes) -> Buffer:
         if self._length is None:

@@ -18,6 +18,7 @@ from app.api.exchange import InferenceHandler, Reply
 from app.api.malformed import BROKEN, CHUNKED_UPGRADE, LATE, MALFORMED, MAX_HEAD_BYTES, TOO_LARGE, TOO_SLOW, identified
 from app.api.patience import Patience
 from app.api.replay import replay
+from app.domain.errors import ServingError
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class FastPathProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._patience.cancel()
         self._deaf = True
-        self._answers.forget()
+        self._answers.forget(gone=True)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -77,7 +78,10 @@ class FastPathProtocol(HttpToolsProtocol):
             # A head that is, byte for byte, that of the request before: no parser needs to see it.
             self._answers.serve(repeat.again(self._now), data[len(repeat.raw) :])
         elif not self._deaf:
-            self._read(data)
+            try:
+                self._read(data)
+            except ServingError as error:
+                self._break(error)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -148,11 +152,9 @@ class FastPathProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self._deaf:
             raise _Enough
-        self._stage = HEAD
-        self._finished = None
+        self._stage, self._finished = HEAD, None
         self._patience.since = self._now
-        self.url = b""
-        self.headers = []
+        self.url, self.headers = b"", []
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._stage == HEAD:  # trailers say nothing that we need
@@ -161,8 +163,7 @@ class FastPathProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._overhead > MAX_HEAD_BYTES and head_size(self.url, self.headers) > MAX_HEAD_BYTES:
             self._refuse_head(TOO_LARGE)
-        self._stage = BODY
-        self._overhead = 0
+        self._stage, self._overhead = BODY, 0
         method = self.parser.get_method()
         target = infer_target(self.url) if method == b"POST" else None
         if self._handler is None or target is None:
@@ -219,12 +220,10 @@ class FastPathProtocol(HttpToolsProtocol):
         self._answers.asgi_done()
 
     def _complete(self, exchange: Exchange) -> None:
-        self._receiving, self._finished = None, exchange
-        self._stage = BETWEEN
+        self._receiving, self._finished, self._stage = None, exchange, BETWEEN
         self._count(exchange)
         exchange.complete = True
-        if not exchange.keep_alive:
-            self._deaf = True
+        self._deaf = self._deaf or not exchange.keep_alive
         self._answers.settle(exchange)
 
     def _count(self, exchange: Exchange) -> None:
@@ -233,9 +232,9 @@ class FastPathProtocol(HttpToolsProtocol):
         except Exception as error:
             self._refuse(exchange, self._answers.refusal(exchange, error))
 
-    def _refuse(self, exchange: Exchange, reply: Reply) -> None:
+    def _refuse(self, exchange: Exchange, reply: Reply, code: str | None = None) -> None:
         """Answer a request that was admitted, but will not be handled."""
-        exchange.give_back()
+        exchange.give_back(code)
         exchange.reply = reply
         if exchange is self._receiving:
             self._cut_off(exchange)
@@ -244,8 +243,7 @@ class FastPathProtocol(HttpToolsProtocol):
     def _cut_off(self, exchange: Exchange) -> None:
         """Read no more of this request, nor any further one."""
         exchange.keep_alive = False
-        self._receiving = None
-        self._stage = BETWEEN
+        self._receiving, self._stage = None, BETWEEN
         self._deaf = self._cut = True
 
     def _expected(self) -> float | None:
@@ -254,8 +252,7 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def _give_up(self) -> None:
         """The rest of the request that arrives did not come in time."""
-        exchange = self._receiving
-        if exchange is not None and exchange.deadline <= monotonic():
+        if (exchange := self._receiving) is not None and exchange.deadline <= monotonic():
             exchange.give_back(LATE.code)
             self._fail(self._answers.refusal(exchange, LATE))
         else:
@@ -281,6 +278,9 @@ class FastPathProtocol(HttpToolsProtocol):
 
     def _break(self, bug: BaseException | None) -> None:
         """Our own code failed, and left nothing to rely on: end the connection, with an answer where none is owed."""
+        if isinstance(bug, ServingError) and (exchange := self._receiving) is not None:  # no memory for its body
+            self._refuse(exchange, self._answers.refusal(exchange, bug), bug.code)
+            return
         logger.error("a connection broke", exc_info=bug)
         if self._receiving is not None:
             self._receiving.give_back()

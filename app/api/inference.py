@@ -23,7 +23,7 @@ from app.api.journal import EndedRequest, Journal
 from app.api.limits import InFlight
 from app.api.response import IN_PLACE_BYTES, answer_parameters, is_small
 from app.api.server_timing import server_timing
-from app.domain.errors import InvalidRequest, PayloadTooLarge, ServingError
+from app.domain.errors import InvalidRequest, OutOfMemory, PayloadTooLarge, ServingError
 from app.domain.tensors import Tensors
 from app.engine.engine import ESCAPES, Engine
 from app.engine.request import InferRequest, InferResult
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 #: Of an answer, the header lines that differ from one to the next.
 _FRESH = (b"server-timing", b"x-request-id")
+
+_NO_MEMORY = OutOfMemory("no memory to read this request, or to write its answer")
 
 
 class Inference:
@@ -134,8 +136,9 @@ class Inference:
             reply = await self._answer(ticket, body)
             code = None
         except Exception as error:
-            reply = self._failed(error, ticket.request_id)
-            code = error.code if isinstance(error, ServingError) else "internal"
+            told = _NO_MEMORY if isinstance(error, MemoryError) else error
+            reply = self._failed(told, ticket.request_id)
+            code = told.code if isinstance(told, ServingError) else "internal"
             error.__traceback__ = None  # its frames hold the body, and through the deadline the error itself
         finally:
             if ticket.deadline < inf:

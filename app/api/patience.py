@@ -90,23 +90,26 @@ class Patience:
     def _look(self) -> None:
         if self._transport.get_protocol() is not self._connection:
             return  # it was upgraded
-        if self._flow.read_paused and not self._flow.write_paused:
+        if self._flow.read_paused and not self._flow.write_paused and not self._transport.is_closing():
             self.since = monotonic()  # nobody listened
         if self._due() <= monotonic():
             self._expire()
-        if not self._transport.is_closing():
-            self._arm()
+        self._arm()  # on a closing transport too: the client may never take the rest of its answer
 
     def _due(self) -> float:
-        deadline = self._expected()
+        deadline = self._owed()
         if deadline is not None and not self._flow.write_paused:
             return min(self.since + self._read_timeout, deadline)
         if self._answers.current is not None and not self._flow.write_paused:
             return inf
         return max(self.since, self._answers.since) + (LINGER_SECONDS if self._lingers else self._keep_alive)
 
+    def _owed(self) -> float | None:
+        """What is `expected`, as long as it would be read."""
+        return None if self._transport.is_closing() else self._expected()
+
     def _expire(self) -> None:
-        if self._expected() is not None and not self._flow.write_paused:
+        if self._owed() is not None and not self._flow.write_paused:
             self._give_up()
             return
         unsent = self._transport.get_write_buffer_size()

@@ -90,7 +90,7 @@ class ExecutionFailed(ServingError):
 
 
 class OutOfMemory(ServingError):
-    """The device had no memory for the weights or the activations."""
+    """No memory: on the device for weights or activations, or here for a request or its answer."""
 
     reason = "out_of_memory"
 

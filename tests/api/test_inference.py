@@ -168,6 +168,20 @@ async def test_the_backends_words_stay_in_the_log(stage, handler, caplog, failur
     assert record.levelno == logging.ERROR
 
 
+async def test_an_answer_that_finds_no_memory_is_no_bug(stage, handler, in_flight, caplog, monkeypatch):
+    stage.load()
+
+    def encode(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(handler._encoder, "encode", encode)
+    head = RequestHead("m", None, (), handler.engine.clock(), 0)
+    reply = await handler.handle(handler.admit(head), body_of(1))
+    assert (reply.status, orjson.loads(b"".join(reply.body))["code"]) == (503, "out_of_memory")
+    assert [record for record in caplog.records if record.exc_info] == []
+    assert in_flight.requests == 0
+
+
 REFUSALS = {
     "unknown model": request(body_of(OK), "absent"),
     "unknown version": request(body_of(OK), version="9"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.api.exchange import Reply
-from tests.api.doors.harness import chunked, eventually, request, serve
+from tests.api.doors.harness import chunked, eventually, fails, request, serve
 
 pytestmark = pytest.mark.anyio
 
@@ -234,6 +234,26 @@ async def test_a_body_over_the_limit_is_refused_and_not_read(client, server, ref
     assert await client.closed()
     assert server.handler.in_flight == 0
     assert not server.handler.started
+
+
+@pytest.mark.parametrize("sent", ["apart", "begun with the head", "chunked"])
+async def test_a_body_for_which_there_is_no_memory_is_refused_and_keeps_nothing(client, server, monkeypatch, sent):
+    def refuse(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("app.api.connection.np.empty", refuse)
+    monkeypatch.setattr("app.api.connection.bytearray", refuse, raising=False)
+    head, _, body = request(b"x" * 100).partition(b"\r\n\r\n")
+    if sent == "apart":
+        await client.send(head + b"\r\n\r\n")
+        await server.handler.until(lambda: server.handler.admitted)
+        await client.send(body[:50])
+    else:
+        await client.send(chunked(body) if sent == "chunked" else head + b"\r\n\r\n" + body[:50])
+    await fails(client, 503, "out_of_memory")
+    assert server.handler.in_flight == 0
+    assert not server.handler.started
+    assert [ticket.code for ticket in server.handler.tickets] == ["out_of_memory"]
 
 
 async def test_a_body_at_the_limit_is_served(client, server):

@@ -199,12 +199,27 @@ async def test_a_client_that_takes_no_answer_is_dropped(door):
         await eventually(lambda: not server.connections)
 
 
+@pytest.mark.parametrize("last", [b"", b"Connection: close\r\n"])
+async def test_a_client_that_does_not_take_the_end_of_its_answer_is_dropped(monkeypatch, last):
+    monkeypatch.setattr("app.api.slices.SLICE_BYTES", 32 << 20)  # so that nothing is left to hand over
+    async with serve("fast", timeout_keep_alive=0.25) as server:
+        server.handler.answer = Reply(200, (), [b"x" * (32 << 20)])
+        client = await server.connect(limit=1000)
+        await client.send(request(b"1").replace(b"\r\n\r\n", b"\r\n" + last + b"\r\n"))
+        await server.handler.until(lambda: server.handler.held)
+        await eventually(lambda: not server.connections)
+        assert server.handler.held == 0
+
+
 @pytest.mark.parametrize(("taken", "dropped"), [(0, True), (500, True), (600, False)])
 async def test_an_answer_must_be_taken_at_the_least_rate(taken, dropped):
     """One look, a second after the one before, at a client that took so many bytes meanwhile."""
 
     class Transport:
         left, aborted = 10_000, False
+
+        def is_closing(self):
+            return False
 
         def get_write_buffer_size(self):
             return self.left

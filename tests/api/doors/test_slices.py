@@ -174,6 +174,20 @@ def test_a_connection_ends_behind_the_last_slice(connection, data, asked_to):
     assert connection.hung_up is (asked_to != "keep alive")
 
 
+def test_what_a_closing_connection_has_written_counts_until_its_client_has_it_or_is_gone(connection, data):
+    last = exchange(reply(data.data))
+    last.keep_alive = False
+    connection.answers.push(last)
+    connection.turn()
+    connection.turn()
+    connection.write = lambda _: connection.pause()  # the client is slow to take the last slice
+    connection.turn()
+    assert connection.hung_up
+    assert connection.held >= SIZE
+    connection.answers.forget(gone=True)
+    assert connection.held == 0
+
+
 @pytest.mark.parametrize("paused", [False, True])
 def test_nothing_of_an_answer_stays_when_its_client_goes(connection, paused):
     data = np.zeros(SIZE, np.uint8)
@@ -184,7 +198,7 @@ def test_nothing_of_an_answer_stays_when_its_client_goes(connection, paused):
         connection.turn()
         connection.pause()
         connection.turn()
-    connection.answers.forget()
+    connection.answers.forget(gone=True)
     assert connection.held == 0
     connection.resume()
     assert connection.turn() == 0
