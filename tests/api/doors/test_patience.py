@@ -175,8 +175,8 @@ async def test_an_idle_connection_is_closed_without_a_word():
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-async def test_bytes_that_no_client_takes_count_as_in_flight_until_it_does_or_leaves(leaves):
-    async with serve("fast") as server:
+async def test_bytes_that_no_client_takes_count_as_in_flight_until_it_does_or_leaves(door, leaves):
+    async with serve(door) as server:
         server.handler.answer = Reply(200, (), [b"x" * (32 << 20)])
         client = await server.connect(limit=1000)
         await client.send(request(b"1"))
