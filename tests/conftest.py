@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import gc
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -196,6 +197,14 @@ class Stage:
                 expiry.cancel()
             self.engine.end(generation, code, 0.0)
         return result
+
+
+@pytest.fixture(autouse=True)
+def log_level():
+    """What a test has `logs.configure` do is over when it ends: the next would find lines that it does not expect."""
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
 
 
 @pytest.fixture
