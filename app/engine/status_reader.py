@@ -1,16 +1,15 @@
 """Puts the snapshot of the node together from what each part publishes."""
 
 import asyncio
-import os
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 from app.backends.base import Backend
 from app.engine.digests import PolicyDigests
 from app.engine.readiness import Readiness
 from app.engine.status import BatchAxis, ModelStatus, NodeStatus, Serving
+from app.repository.files import readable_path
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.holdings import ModelResidency
 from app.runtime.hook_pool import HookPool
@@ -100,7 +99,7 @@ class StatusReader:
             weight_on_demand_bytes=weights.budget.on_demand,
             weight_hit_rate=_hit_rate(weights.demand_loads, stats) if weights.arena else None,
             compactions=weights.compactions,
-            problems={_readable(path): fault for path, fault in self._watcher.problems.items()},
+            problems={readable_path(path): fault for path, fault in self._watcher.problems.items()},
             models=(yield from _models(entries, public, stats.models, weights.models, self._digests)),
         )
 
@@ -126,11 +125,6 @@ def _with_calls(entries: Mapping[str, ModelEntry], name: str) -> Iterator[str]:
     yield name
     calls = entry.generation.bundle.spec.meta_models if entry.generation is not None else None
     yield from (each for each in calls or () if each in entries)
-
-
-def _readable(path: Path | str) -> str:
-    """A path as text, also where its bytes are no UTF-8."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _hit_rate(loads: int, stats: SchedulerStats) -> float | None:

@@ -16,6 +16,11 @@ MAX_NAME_BYTES = 255
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
+def readable_path(path: Path | str) -> str:
+    """A path as text, also where its bytes are no UTF-8, which neither JSON nor a log can hold."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def name_fault(name: str) -> str | None:
     """Why a model cannot have this name; None if it can. Letters are ASCII, so bytes are characters."""
     if not _NAME.fullmatch(name) or len(name) > MAX_NAME_BYTES:

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from app.domain.errors import ModelNotFound
+from app.repository.files import readable_path
 from app.repository.scan import Added, Change, Changed, Found, Removed, Renamed, Scan, diff, scan
 from app.runtime.control import Control
 
@@ -132,7 +133,9 @@ class RepositoryWatcher:
         problems: dict[Path | str, str] = dict([*warnings.items(), *found.problems.items()])
         for place, fault in problems.items():
             if self.problems.get(place) != fault:
-                logger.log(logging.WARNING if place in warnings else logging.ERROR, "%s: %s", place, fault)
+                logger.log(
+                    logging.WARNING if place in warnings else logging.ERROR, "%s: %s", readable_path(place), fault
+                )
         self.problems = problems
         bundles = {name: each for name, each in found.bundles.items() if _matches(name, self._include)}
         return Scan(bundles, found.problems, found.passed_over)

@@ -127,7 +127,7 @@ def test_a_model_is_never_missed_while_it_is_swapped(stage, monkeypatch, change)
             assert model.serving is not None
 
 
-def test_problems_are_told_also_of_names_that_are_no_text(stage):
+def test_problems_are_told_also_of_names_that_are_no_text(stage, caplog):
     name = os.fsencode(stage.root) + b"/\xff"
     os.mkdir(name)
     (stage.root / os.fsdecode(b"\xff") / "model.onnx").touch()
@@ -136,7 +136,8 @@ def test_problems_are_told_also_of_names_that_are_no_text(stage):
     [(path, fault)] = stage.status().read().problems.items()
     assert path == f"{stage.root}/\\xff"
     assert "no model name" in fault
-    (path + fault).encode()
+    (path + fault + caplog.text).encode()
+    assert path in caplog.text
     shutil.rmtree(name)
 
 
