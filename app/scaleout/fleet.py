@@ -1,7 +1,7 @@
 """Talks to the workers over HTTP: one of them, or all at once."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,9 +93,10 @@ class Fleet:
         )
         return dict(zip(self.names, answers, strict=True))
 
-    async def any_ok(self, path: str, seconds: float) -> bool:
-        """Whether any worker answers that all is well: the first that does is enough, whoever else hangs."""
-        asked = [asyncio.ensure_future(self.ask(worker, path, seconds=seconds)) for worker in self.workers]
+    async def any_ok(self, path: str, seconds: float, names: Collection[str] | None = None) -> bool:
+        """Whether any worker, of these names, answers that all is well: the first that does is enough."""
+        workers = [each for each in self.workers if names is None or each.name in names]
+        asked = [asyncio.ensure_future(self.ask(worker, path, seconds=seconds)) for worker in workers]
         try:
             for answer in asyncio.as_completed(asked):
                 if (await answer).ok:

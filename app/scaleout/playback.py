@@ -42,6 +42,7 @@ class _Process:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     playing: bool = False
     played: int = 0
+    admitted: bool = False
 
 
 class Playback:
@@ -82,8 +83,10 @@ class Playback:
         return {name: each if each.status else _later(each) for name, each in answers.items()}
 
     async def any_ok(self, path: str, seconds: float) -> bool:
-        """Whether any worker answers that all is well."""
-        return await self._fleet.any_ok(path, seconds)
+        """Whether any worker that gets requests answers that all is well: of the others nobody has an answer."""
+        return await self._fleet.any_ok(
+            path, seconds, [name for name, each in self._processes.items() if each.admitted]
+        )
 
     def started(self, name: str, starts: int) -> None:
         """A worker has started, by now so many times: it knows nothing, and gets no requests before it does."""
@@ -117,6 +120,7 @@ class Playback:
             while not await self._caught_up(worker, process):
                 await asyncio.sleep(_PAUSE)
             await self._admit(worker.name, admitted=True)
+            process.admitted = True
             while True:
                 await process.news.wait()
                 process.news.clear()

@@ -239,9 +239,23 @@ async def test_what_one_worker_did_is_remembered_and_what_nobody_did_is_not(stag
     assert process.told == [1]
 
 
+async def test_nobody_is_ready_before_the_proxy_lets_a_worker_in(stage):
+    """Else a balancer in front sends requests that the proxy can give to nobody."""
+    assert not await stage.playback.any_ok("/v2/health/ready", 2.0)
+    stage.unheard = 3
+    stage.restart()
+    while not admitted(stage)():
+        assert not await stage.playback.any_ok("/v2/health/ready", 2.0)
+        await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        while not await stage.playback.any_ok("/v2/health/ready", 2.0):
+            await asyncio.sleep(0)
+    stage.processes["w1"].ready = False
+    assert not await stage.playback.any_ok("/v2/health/ready", 2.0)
+
+
 async def test_questions_are_no_commands(stage):
     assert set(await stage.playback.ask_all("/status")) == {"w0", "w1"}
-    assert await stage.playback.any_ok("/v2/health/ready", 2.0)
     assert [each.name for each in stage.playback.workers] == ["w0", "w1"]
     assert stage.asked == []
 
