@@ -228,10 +228,7 @@ class Answers:
         ):
             self._open(reply)
         body = reply.body
-        if len(body) == 1 and type(body[0]) is bytes:
-            size = len(body[0])
-        else:
-            size = sum([buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in body])
+        size = len(body[0]) if len(body) == 1 and type(body[0]) is bytes else reply.nbytes
         ends = not exchange.keep_alive or self._says_close or (self.draining and not self._waiting)
         last = (
             _LAST_LINES[ends and not self._says_close, exchange.old and not ends] if ends or exchange.old else b"\r\n"

@@ -96,7 +96,7 @@ def create(
 
     _describe_elsewhere(app, engine)
     metrics.install(app, status, journal, worker)
-    app.openapi = lambda: openapi.document(app, access)  # type: ignore[method-assign]
+    app.openapi = lambda: openapi.document(app, access)  # type: ignore[method-assign] # as FastAPI has it extended
     app.add_middleware(AccessGate, access=access, handler=handler, journal=journal, shared_memory=regions is not None)
     handle_errors(app)
     return app

@@ -48,7 +48,7 @@ async def asgi_infer(handler: InferenceHandler, scope: Scope, receive: Receive, 
         return
     finally:
         ticket.release()
-    nbytes = _size(reply)
+    nbytes = reply.nbytes
     handler.hold(nbytes)  # until the client has it: `send` waits for slow ones
     try:
         await send_reply(reply, send)
@@ -125,14 +125,10 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-def _size(reply: Reply) -> int:
-    return sum(buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in reply.body)
-
-
 async def send_reply(reply: Reply, send: Send, *, ends: bool = False) -> None:
     """Send a complete reply through ASGI; `ends` asks the server to close the connection after it."""
     fresh = zip(reply.fresh, reply.values, strict=True)
-    headers = [*reply.headers, *fresh, (b"content-length", b"%d" % _size(reply))]
+    headers = [*reply.headers, *fresh, (b"content-length", b"%d" % reply.nbytes)]
     if ends:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})

@@ -44,6 +44,11 @@ class Reply:
     fresh: tuple[bytes, ...] = ()
     values: tuple[bytes, ...] = ()
 
+    @property
+    def nbytes(self) -> int:
+        """Length of the body."""
+        return sum([buffer.nbytes if isinstance(buffer, memoryview) else len(buffer) for buffer in self.body])
+
 
 class Ticket(Protocol):
     """A request that was admitted: it holds its place in the in-flight counts until `release`.

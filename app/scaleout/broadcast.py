@@ -1,10 +1,10 @@
 """All replicas on Ray Serve as one fleet, each asked through Serve's handle; what concerns them all, and what lasts."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from app.api.access import Door, door_of
-from app.scaleout.fleet import Answer
+from app.scaleout.fleet import ASK_SECONDS, Answer, Headers
 from app.scaleout.remembered import Command, CommandLog, is_lasting, without_token
 from app.scaleout.workers import Worker
 
@@ -45,8 +45,8 @@ class Broadcast:
         path: str,
         method: str = "GET",
         body: bytes = b"",
-        headers: Mapping[bytes, bytes] | None = None,
-        seconds: float = 8.0,
+        headers: Headers = None,
+        seconds: float = ASK_SECONDS,
     ) -> dict[str, Answer]:
         """The same of every replica at once, by its name; commands are remembered where a replica carried them out."""
         command = Command(self._log.next_stamp(self._name), path, without_token(headers), body)

@@ -14,7 +14,7 @@ from app.api.failures import handle_errors
 from app.api.gate import AccessGate
 from app.domain.errors import InvalidRequest, Unsupported
 from app.scaleout.controller import Controller
-from app.scaleout.fleet import Answer
+from app.scaleout.fleet import ASK_SECONDS, Answer, Headers
 from app.scaleout.joining import statuses_of
 from app.scaleout.merging import merged_answers, merged_metrics, merged_statistics
 from app.scaleout.policies import changed_policy, changed_replicas, described
@@ -48,8 +48,8 @@ class Fleet(Protocol):
         path: str,
         method: str = "GET",
         body: bytes = b"",
-        headers: Mapping[bytes, bytes] | None = None,
-        seconds: float = 8.0,
+        headers: Headers = None,
+        seconds: float = ASK_SECONDS,
     ) -> Mapping[str, Answer]:
         """The same of every worker at once, by its name, with our own token unless `headers` say who asks."""
 

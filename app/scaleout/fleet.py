@@ -11,6 +11,12 @@ import orjson
 from app.domain.errors import InvalidRequest
 from app.scaleout.workers import Worker
 
+#: Header lines that a question goes with.
+Headers = Mapping[bytes, bytes] | None
+
+#: Seconds that a worker has to answer, where nothing else is said.
+ASK_SECONDS = 8.0
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -55,8 +61,8 @@ class Fleet:
         path: str,
         method: str = "GET",
         body: bytes = b"",
-        headers: Mapping[bytes, bytes] | None = None,
-        seconds: float = 8.0,
+        headers: Headers = None,
+        seconds: float = ASK_SECONDS,
     ) -> Answer:
         """One request, with our own token unless `headers` say who asks. `path` is as in a request line.
 
@@ -84,8 +90,8 @@ class Fleet:
         path: str,
         method: str = "GET",
         body: bytes = b"",
-        headers: Mapping[bytes, bytes] | None = None,
-        seconds: float = 8.0,
+        headers: Headers = None,
+        seconds: float = ASK_SECONDS,
     ) -> dict[str, Answer]:
         """The same of every worker at once, by its name."""
         answers = await asyncio.gather(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from app.scaleout.control_app import COMMAND_SECONDS
-from app.scaleout.fleet import Answer, Fleet
+from app.scaleout.fleet import ASK_SECONDS, Answer, Fleet, Headers
 from app.scaleout.joining import statuses_of
 from app.scaleout.proxy import ProxyError
 from app.scaleout.remembered import Command, CommandLog, Stamp, is_lasting, without_token
@@ -66,8 +66,8 @@ class Playback:
         path: str,
         method: str = "GET",
         body: bytes = b"",
-        headers: Mapping[bytes, bytes] | None = None,
-        seconds: float = 8.0,
+        headers: Headers = None,
+        seconds: float = ASK_SECONDS,
     ) -> Mapping[str, Answer]:
         """The same of every worker at once, by its name; commands are remembered where a worker carried them out."""
         if not is_lasting(path, method):
@@ -100,9 +100,7 @@ class Playback:
         for task in self._tasks.values():
             task.cancel()
 
-    async def _tell(
-        self, worker: Worker, command: Command, headers: Mapping[bytes, bytes] | None, seconds: float
-    ) -> Answer:
+    async def _tell(self, worker: Worker, command: Command, headers: Headers, seconds: float) -> Answer:
         """A command that is given now. Its order among those that are played back meanwhile is unknown: then it counts
         as untold."""
         process = self._processes[worker.name]
@@ -125,7 +123,7 @@ class Playback:
                 await process.news.wait()
                 process.news.clear()
                 await self._play(worker, process)
-        except Exception:
+        except Exception:  # a fault of ours, which would keep the worker from requests for ever
             logger.exception("ending: %s cannot be told what the others were told", worker.name)
             self._on_fault()
 

@@ -25,7 +25,7 @@ from app.main import create_app
 from app.scaleout import control_app
 from app.scaleout.autoscaling import BusyMeter, ByQueueDepth
 from app.scaleout.broadcast import Broadcast, Said, concerns_all
-from app.scaleout.fleet import Answer
+from app.scaleout.fleet import Answer, Headers
 from app.scaleout.remembered import Command, CommandLog, Memory
 from app.scaleout.workers import Worker
 from app.settings import Settings
@@ -94,7 +94,7 @@ class Replica:
         busy = self._meter.look(time.monotonic(), status["device_busy_seconds"])
         return {"queue_depth": float(status["queue_depth"]), "busy": busy}
 
-    async def ask(self, path: str, method: str, body: bytes, headers: Mapping[bytes, bytes] | None) -> Said:
+    async def ask(self, path: str, method: str, body: bytes, headers: Headers) -> Said:
         """What this replica answers."""
         return self._said(await self._ask(path, method, body, headers))
 
@@ -105,9 +105,7 @@ class Replica:
     def _said(self, answer: Answer) -> Said:
         return Said(self._worker, ray.util.get_node_ip_address(), os.getpid(), answer)
 
-    async def _ask(
-        self, path: str, method: str = "GET", body: bytes = b"", headers: Mapping[bytes, bytes] | None = None
-    ) -> Answer:
+    async def _ask(self, path: str, method: str = "GET", body: bytes = b"", headers: Headers = None) -> Answer:
         headers = {b"authorization": b"Bearer " + self._token.encode(), **(headers or {})}
         got = await self._client.request(method, path, content=body, headers=headers)
         return Answer(got.status_code, got.content)
