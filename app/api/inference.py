@@ -35,7 +35,7 @@ from app.runtime.shared_memory import Regions
 logger = logging.getLogger(__name__)
 
 #: Of an answer, the header lines that differ from one to the next.
-_FRESH = (b"server-timing", b"x-request-id")
+_FRESH: tuple[bytes, ...] = (b"server-timing", b"x-request-id")
 
 _NO_MEMORY = OutOfMemory("no memory to read this request, or to write its answer")
 

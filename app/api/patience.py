@@ -45,7 +45,7 @@ class Patience:
         self._expected = expected
         self._give_up = give_up
         self._lingers = False
-        self._unsent = inf
+        self._unsent: float = inf
         self.since = monotonic()
         self._timer = connection.loop.call_later(min(self._read_timeout, self._keep_alive), self._look)
 
@@ -112,7 +112,7 @@ class Patience:
         if self._owed() is not None and not self._flow.write_paused:
             self._give_up()
             return
-        unsent = self._transport.get_write_buffer_size()
+        unsent = float(self._transport.get_write_buffer_size())
         if not unsent:
             self._transport.close()
         elif self._answers.since <= self.since and self._unsent - unsent < LEAST_RATE * self._keep_alive:

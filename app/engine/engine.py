@@ -144,7 +144,7 @@ class Engine:
     async def infer(self, request: InferRequest) -> InferResult:
         """Answer one request. Raises a `ServingError`; a cancelled call withdraws what is queued."""
         generation, inputs, deadline, watch = request.generation, request.inputs, request.deadline, request.watch
-        now, timings = request.decoded_at, request.timings or Timings()
+        now, timings = request.decoded_at, request.timings
         spec, hooks = generation.bundle.spec, generation.bundle.hooks
         if spec.is_meta:
             return await self._meta_runner.infer(request)
@@ -289,7 +289,7 @@ def _account_for(parts: list[Part], enqueued_at: float, timings: Timings) -> Dis
             timings.queue -= timings.load
     else:
         dispatches = {id(part.facts): part.facts for part in parts}.values()
-        timings.load = sum(each.load_seconds for each in dispatches)
-        timings.compute = sum(each.compute_seconds for each in dispatches)
+        timings.load = sum([each.load_seconds for each in dispatches], 0.0)
+        timings.compute = sum([each.compute_seconds for each in dispatches], 0.0)
         timings.queue = max(facts.ended_at - enqueued_at - timings.load - timings.compute, 0.0)
     return facts

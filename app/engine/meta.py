@@ -8,7 +8,7 @@ from app.domain.tensors import Tensors
 from app.engine.hook_calls import checked, postprocess, preprocess
 from app.engine.leases import Leases
 from app.engine.pieces import Cutter
-from app.engine.request import InferRequest, InferResult, Timings
+from app.engine.request import InferRequest, InferResult
 from app.repository.hooks import HookContext
 from app.runtime import batch
 from app.runtime.dispatcher import Dispatcher
@@ -89,7 +89,7 @@ class MetaCall:
     ) -> None:
         self.deadline = request.deadline
         self.parameters = request.parameters
-        self.timings = request.timings or Timings()
+        self.timings = request.timings
         self.compute_seconds = 0.0
         """The meta's part of the device time of its sub-calls, by rows."""
         self.rows = self.size = 0

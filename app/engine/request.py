@@ -1,7 +1,7 @@
 """What goes into the engine and what comes out of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -29,7 +29,7 @@ class Timings:
         )  # fmt: skip
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class InferRequest:
     """One client request, decoded; `inputs` are valid against the generation's `client_inputs`.
 
@@ -41,13 +41,31 @@ class InferRequest:
     generation: Generation
     inputs: Tensors
     decoded_at: float
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    deadline: float = inf
-    watch: Watch = unwatched
-    timings: Timings | None = None
+    parameters: Mapping[str, Any]
+    deadline: float
+    watch: Watch
+    timings: Timings
+
+    def __init__(  # by hand, as for all that is made for each request: a generated one is not compiled
+        self,
+        generation: Generation,
+        inputs: Tensors,
+        decoded_at: float,
+        parameters: Mapping[str, Any] | None = None,
+        deadline: float = inf,
+        watch: Watch = unwatched,
+        timings: Timings | None = None,
+    ) -> None:
+        self.generation = generation
+        self.inputs = inputs
+        self.decoded_at = decoded_at
+        self.parameters = {} if parameters is None else parameters
+        self.deadline = deadline
+        self.watch = watch
+        self.timings = Timings() if timings is None else timings
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class InferResult:
     """One answer. `outputs` are client-facing tensors; `batch_rows` and `batch_size` describe the (last) dispatch.
 
@@ -60,3 +78,19 @@ class InferResult:
     batch_rows: int
     batch_size: int
     executed_at: float
+
+    def __init__(
+        self,
+        generation: Generation,
+        outputs: Tensors,
+        timings: Timings,
+        batch_rows: int,
+        batch_size: int,
+        executed_at: float,
+    ) -> None:
+        self.generation = generation
+        self.outputs = outputs
+        self.timings = timings
+        self.batch_rows = batch_rows
+        self.batch_size = batch_size
+        self.executed_at = executed_at

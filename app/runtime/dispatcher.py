@@ -48,7 +48,7 @@ class Dispatcher:
         self._running_since = 0.0
         self._timed_out = False
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
+        self._background = threading.Thread(target=self._run, name="dispatcher", daemon=True)
 
     # any thread
 
@@ -176,7 +176,7 @@ class Dispatcher:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread.start()
+        self._background.start()
 
     def give_up(self, error: ServingError) -> None:
         """Fail everything queued and everything running; the execution that runs ends unheard."""
@@ -188,10 +188,10 @@ class Dispatcher:
         with self._lock:
             self._stopped = True
             self._wake()
-        if self._thread.ident is not None:
-            self._thread.join(timeout)
+        if self._background.ident is not None:
+            self._background.join(timeout)
         self._fail_queued(ShuttingDown("the server is shutting down"))
-        if not self._thread.is_alive():  # else they are its to run, when its execution ends
+        if not self._background.is_alive():  # else they are its to run, when its execution ends
             self._run_commands()
 
     # dispatcher thread

@@ -80,12 +80,12 @@ class Admission:
         own = max(backlog(queue, sum([piece.rows for piece in pieces]) or 1) - cost, 0.0)
         others = [other for other in active if other is not queue]
         if self._ahead == "share":
-            weights = sum([other.policy.weight for other in others])
+            weights = sum([other.policy.weight for other in others], 0.0)
             work = own * (queue.policy.weight + weights) / queue.policy.weight
             first: list[ModelQueue[R]] = []
         else:
             urgent = min(due, queue.soonest_due())
             first = [each for each in others if self._ahead == "everything" or each.soonest_due() < urgent]
             expected = backlog if self._ahead == "everything" else self._planner.seconds
-            work = own + sum([expected(each) for each in first])
-        return work + sum([backlog(each) * each.committed / each.depth for each in others if each not in first])
+            work = own + sum([expected(each) for each in first], 0.0)
+        return work + sum([backlog(each) * each.committed / each.depth for each in others if each not in first], 0.0)

@@ -134,7 +134,7 @@ class Appraisal:
     def _tell_shares(self, ready: Sequence[ModelQueue[R]]) -> None:
         used = self._ledger.standings([queue.account for queue in ready])
         weights = [queue.policy.weight for queue in ready]
-        most = sum(used) / sum(weights)
+        most = sum(used, 0.0) / sum(weights, 0.0)
         for queue, seconds, weight in zip(ready, used, weights, strict=True):
             self._known[queue.model_id].below_share = seconds < most * weight
 

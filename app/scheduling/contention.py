@@ -111,8 +111,8 @@ class Contention:
 
     def _candidates(self, ready: Sequence[ModelQueue[R]], now: float) -> list[Candidate]:
         standings = self._ledger.standings([queue.account for queue in ready])
-        total_weight = sum([queue.policy.weight for queue in ready])
-        total_standing = sum(standings) or 1.0
+        total_weight = sum([queue.policy.weight for queue in ready], 0.0)
+        total_standing = sum(standings, 0.0) or 1.0
         found = []
         for queue, standing in zip(ready, standings, strict=True):
             cost, merges, oldest, due = self._prospect(queue) if queue.offer is None else _offered(queue, queue.offer)

@@ -133,7 +133,7 @@ class Planner:
         """The least seconds that these pieces, or any request if there are none, can take; 0 while nothing is known."""
         if not pieces:
             return min([curve.least(1) for curve in self._costs.curves(queue.model_id)], default=0.0)
-        return sum([self._least(queue, piece) for piece in pieces])
+        return sum([self._least(queue, piece) for piece in pieces], 0.0)
 
     def menu(self, queue: ModelQueue[R], demand: Demand) -> Menu:
         """What the front of a non-empty queue could be run at, where value decides."""

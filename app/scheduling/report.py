@@ -76,8 +76,8 @@ def usage(
     by_account = {queue.account: queue.model_id for queue in queues.values() if queue.heir not in queues}
     recent = {by_account[account]: seconds for account, seconds in charged.items() if account in by_account}
     in_use = depths.keys() | {model_id for model_id, seconds in recent.items() if seconds > TRACE_SECONDS}
-    total_weight = sum([queues[model_id].policy.weight for model_id in in_use])
-    total_recent = sum(recent.values())
+    total_weight = sum([queues[model_id].policy.weight for model_id in in_use], 0.0)
+    total_recent = sum(recent.values(), 0.0)
     return {
         model_id: Usage(
             depths.get(model_id, 0),

@@ -24,7 +24,7 @@ Parse = Callable[[Buffer, int, ModelSpec], Plan]
 _MAX_CACHED_HEAD = 4096
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Decoded:
     """A request whose `inputs` are valid against the model's `client_inputs`, one row count across all of them.
 
@@ -39,11 +39,33 @@ class Decoded:
     outputs: tuple[OutputRequest, ...] | None
     binary_default: bool
     timeout_us: int | None
-    rows: int = 1
-    shared: Shared | None = None
+    rows: int
+    shared: Shared | None
     """What is in shared memory: those inputs are missing from `inputs` until they were read."""
-    regions: Mapping[str, Region] | None = None
+    regions: Mapping[str, Region] | None
     """By name, those that this request holds until it is answered."""
+
+    def __init__(  # by hand: see `RequestHead`
+        self,
+        id: str | None,  # noqa: A002 - as the protocol calls it
+        inputs: dict[str, Array],
+        parameters: dict[str, Any],
+        outputs: tuple[OutputRequest, ...] | None,
+        binary_default: bool,
+        timeout_us: int | None,
+        rows: int = 1,
+        shared: Shared | None = None,
+        regions: Mapping[str, Region] | None = None,
+    ) -> None:
+        self.id = id
+        self.inputs = inputs
+        self.parameters = parameters
+        self.outputs = outputs
+        self.binary_default = binary_default
+        self.timeout_us = timeout_us
+        self.rows = rows
+        self.shared = shared
+        self.regions = regions
 
 
 class Decoder:

@@ -101,7 +101,7 @@ def test_a_remembered_request_comes_again_without_a_trace_of_the_last_one():
     made.head.read = object()
     read = made.head.read
     repeat = Repeat.of(made, HEAD + b"abcdef")
-    made.reply, made.started, made.head.admitted = Reply(404, ()), True, True
+    made.reply, made.started, made.head.admitted = Reply(404, (), []), True, True
     assert repeat is not None
     again = repeat.again(7.0)
     assert (again.reply, again.ticket, again.started, again.keep_alive) == (None, None, False, True)
