@@ -11,7 +11,6 @@ from app.domain.errors import ServingError
 from app.engine.engine import Engine
 from app.engine.expiry import Expiry, Watch, unwatched
 from app.engine.request import Timings
-from app.runtime.accounts import TIMES
 from app.runtime.registry import Generation
 
 UNSAID = "unsaid"
@@ -35,8 +34,9 @@ class Admission:
     _code: str | None = "cancelled"
     _expiry: Expiry | None = None
     rows: int | None = None
-    batch: tuple[int | None, int | None] = (None, None)
-    """Rows and compiled size of the dispatch that answered it."""
+    batch_rows: int | None = None
+    batch_size: int | None = None
+    """Of the dispatch that answered it."""
 
     def __init__(
         self,
@@ -133,9 +133,9 @@ class Admission:
             head, generation, received_at = self.head, self.generation, self.head.received_at
             now, timeout = self._engine.clock(), self.deadline - received_at
             seconds = now - received_at
-            model, asked, (rows, size) = generation.bundle.spec.name, self.diverted_from, self.batch
+            model, asked, rows, size = generation.bundle.spec.name, self.diverted_from, self.batch_rows, self.batch_size
             if code is None:
-                times = TIMES.pack(received_at, timeout, seconds, *self.timings.stages)
+                times = self.timings.pack(received_at, timeout, seconds)
                 generation.account.answered_at = now
                 self._engine.end(generation, None, seconds, times)
                 answer = times, model, self.request_id, self.rows, rows, size, self._nbytes, asked

@@ -173,15 +173,16 @@ class Inference:
             result = await self._escape(admission, request)
         answered_at = engine.clock()
         generation, outputs, timings = result.generation, result.outputs, result.timings
-        admission.batch = result.batch_rows, result.batch_size
+        admission.batch_rows, admission.batch_size = result.batch_rows, result.batch_size
         parameters = None
         if decoded.parameters or generation is not admission.asked:
             parameters = answer_parameters(decoded, result, admission.diverted_from)
-        response = decoded, generation.model_id, generation.bundle.spec, outputs, parameters
+        model_id, spec = generation.model_id, generation.bundle.spec
         if is_small(outputs):
-            encoded = self._encoder.encode(*response)
+            encoded = self._encoder.encode(decoded, model_id, spec, outputs, parameters)
         else:
-            encoded = await admission.watch(self._encode_elsewhere(Response(*response)))
+            response = Response(decoded, model_id, spec, outputs, parameters)
+            encoded = await admission.watch(self._encode_elsewhere(response))
         if headers.coding is not None and worth_compressing(encoded[1]):
             encoded = await admission.watch(engine.offload(_compressed, headers.coding, encoded))
         now = engine.clock()

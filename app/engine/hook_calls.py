@@ -7,7 +7,7 @@ import numpy as np
 
 from app.domain.errors import HookFailed, InvalidRequest, ServingError
 from app.domain.model import ModelSpec
-from app.domain.tensors import Tensors, TensorSpec
+from app.domain.tensors import Array, Tensors, TensorSpec
 from app.repository.hooks import Hook, HookContext
 
 logger = logging.getLogger(__name__)
@@ -24,9 +24,14 @@ def preprocess(hook: Hook, inputs: Tensors, context: HookContext, spec: ModelSpe
     return prepared
 
 
+def aligned(tensors: Tensors) -> dict[str, Array]:
+    """Views of the request body begin anywhere; native code, which hooks may call, is promised aligned elements."""
+    return {name: array if array.flags.aligned else array.copy() for name, array in tensors.items()}
+
+
 def _writable(tensors: Tensors) -> Tensors:
     """Views of the request body are read-only: a hook that works in place gets a copy, whatever the wire form was."""
-    return {name: array if array.flags.writeable else array.copy() for name, array in tensors.items()}
+    return {name: array if array.flags.writeable else array.copy() for name, array in aligned(tensors).items()}
 
 
 def postprocess(hook: Hook, outputs: Tensors, context: HookContext, spec: ModelSpec) -> Tensors:

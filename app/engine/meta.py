@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from app.domain.errors import Cancelled, HookFailed, InvalidRequest, ModelNotFound, ModelUnavailable, ServingError
 from app.domain.tensors import Tensors
-from app.engine.hook_calls import checked, postprocess, preprocess
+from app.engine.hook_calls import aligned, checked, postprocess, preprocess
 from app.engine.leases import Leases
 from app.engine.pieces import Cutter
 from app.engine.request import InferRequest, InferResult
@@ -110,7 +110,7 @@ class MetaCall:
         try:
             self._check_gone()
             assert bundle.hooks.run is not None
-            outputs = bundle.hooks.run(dict(self._request.inputs), self)
+            outputs = bundle.hooks.run(aligned(self._request.inputs), self)
         except ServingError:
             raise
         except ValueError as error:  # the client's fault, as in `preprocess`

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.domain.tensors import Tensors
 from app.engine.expiry import Watch, unwatched
+from app.runtime.accounts import TIMES
 from app.runtime.registry import Generation
 
 
@@ -20,6 +21,13 @@ class Timings:
     compute = 0.0
     postprocess = 0.0
     encode = 0.0
+
+    def pack(self, received_at: float, timeout: float, seconds: float) -> bytes:
+        """The `TIMES` of an answered request."""
+        return TIMES.pack(
+            received_at, timeout, seconds,
+            self.decode, self.preprocess, self.queue, self.load, self.compute, self.postprocess, self.encode,
+        )  # fmt: skip
 
     @property
     def stages(self) -> tuple[float, ...]:

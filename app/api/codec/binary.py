@@ -32,7 +32,7 @@ Unpack = Callable[[Buffer, Slot], Array]
 
 
 def read_slots(slots: tuple[Slot, ...], body: Buffer) -> dict[str, Array]:
-    """The arrays of a body that is long enough: views of it where the alignment allows, so often read-only.
+    """The arrays of a body that is long enough: views of it, so often read-only, at any alignment.
 
     Raises `InvalidRequest` naming the input.
     """
@@ -40,9 +40,7 @@ def read_slots(slots: tuple[Slot, ...], body: Buffer) -> dict[str, Array]:
     for slot in slots:
         name, dtype, shape, start, _, unpack = slot
         if unpack is None:
-            array: Array = np.ndarray(shape, dtype, body, start)
-            # Tensors begin where the JSON happens to end; native code is promised aligned elements, so copy (memcpy).
-            arrays[name] = array if array.flags.aligned else array.copy()
+            arrays[name] = np.ndarray(shape, dtype, body, start)
         else:
             arrays[name] = unpack(body, slot)
     return arrays

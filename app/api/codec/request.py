@@ -28,9 +28,10 @@ _MAX_CACHED_HEAD = 4096
 class Decoded:
     """A request whose `inputs` are valid against the model's `client_inputs`, one row count across all of them.
 
-    Arrays may be read-only views of the body. `parameters` are those that the codec does not consume (`timeout`,
-    `priority`, `sequence_*` and `binary_data_output` are). `outputs` is None for all of them, each then binary if
-    `binary_default`. `timeout_us` is None for no limit; `rows` is the one row count of all inputs.
+    Arrays may be read-only views of the body, which begin where the JSON happens to end, so at any alignment.
+    `parameters` are those that the codec does not consume (`timeout`, `priority`, `sequence_*` and `binary_data_output`
+    are). `outputs` is None for all of them, each then binary if `binary_default`. `timeout_us` is None for no limit;
+    `rows` is the one row count of all inputs.
     """
 
     id: str | None
