@@ -62,20 +62,20 @@ def test_json_and_binary_inputs_mix_and_blobs_follow_the_order_of_the_request():
 
 @pytest.mark.parametrize("pad", range(8))
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_views_are_aligned_wherever_the_json_ends(pad, kind):
+def test_tensors_are_read_wherever_the_json_ends(pad, kind):
     wide = np.arange(4, dtype=np.float64).reshape(2, 2)
     model = spec(inputs=(tensor("x"), tensor("d", "FP64", (-1, 2))))
     body, header_length = request(item("x", X), item("d", wide, "FP64"), pad=pad)
     inputs = Decoder().decode(kind(body), header_length, "id", model).inputs
-    assert all(array.flags.aligned and array.flags.c_contiguous for array in inputs.values())
+    assert all(array.flags.c_contiguous for array in inputs.values())
     assert same(inputs["x"], X)
     assert same(inputs["d"], wide)
 
 
-def test_aligned_tensor_is_a_view_of_the_body():
-    _, header_length = request(item("x", X))
-    body, _ = request(item("x", X), pad=-int(header_length) % 4)
-    array = Decoder().decode(body, str(len(body) - X.nbytes), "id", spec()).inputs["x"]
+@pytest.mark.parametrize("pad", range(4))
+def test_tensor_is_a_view_of_the_body(pad):
+    body, header_length = request(item("x", X), pad=pad)
+    array = Decoder().decode(body, header_length, "id", spec()).inputs["x"]
     assert np.shares_memory(array, np.frombuffer(body, np.uint8))
 
 
