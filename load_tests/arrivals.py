@@ -3,7 +3,7 @@
 Simulation and load generator share them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -28,6 +28,9 @@ Arrivals = Callable[[float, float, Generator], Times]
 #: before it, and how often there is a pause at all.
 BURST_SECONDS, BURST_TAIL, PAUSE_RATIO, PAUSE_CHANCE = 0.12, 1.8, 2.0, 0.7
 
+#: The part of the time that bursts are taken to fill, where their density does not depend on what they do fill.
+BURST_PART = 0.45
+
 
 def steady(rate: float, seconds: float, rng: Generator) -> Times:
     """Evenly spaced, from a random phase."""
@@ -48,20 +51,25 @@ def gamma(rate: float, seconds: float, rng: Generator, *, cv: float = 4.0) -> Ti
 
 def bursts(rate: float, seconds: float, rng: Generator) -> Times:
     """On and off by turns, on for a heavy-tailed time; the mean over all `seconds` is exactly `rate`."""
-    pieces: list[tuple[float, float]] = []
-    begin = 0.0
-    while begin < seconds:
-        length = BURST_SECONDS * (1.0 + rng.pareto(BURST_TAIL))
-        pieces.append((begin, min(begin + length, seconds)))
-        begin += length
-        if rng.random() < PAUSE_CHANCE:
-            begin += rng.exponential(PAUSE_RATIO * length)
-    begins, ends = np.array(pieces).T
+    begins, ends = np.array([(begin, min(begin + length, seconds)) for begin, length in _turns(seconds, rng)]).T
     busy = np.concatenate(([0.0], np.cumsum(ends - begins)))  # time in bursts before each
     at = np.sort(rng.random(round(rate * seconds))) * busy[-1]
     burst = np.searchsorted(busy, at, side="right") - 1
     times: Times = begins[burst] + at - busy[burst]
     return times
+
+
+def interrupted(rate: float, seconds: float, rng: Generator) -> Times:
+    """An interrupted Poisson process: such bursts, each equally dense; the mean is `rate` at most, mostly less."""
+    parts = [
+        begin + np.sort(rng.random(rng.poisson(length * rate / BURST_PART))) * length
+        for begin, length in _turns(seconds, rng)
+    ]
+    times = np.concatenate(parts)
+    most = round(rate * seconds)
+    if most < len(times):
+        times = np.sort(rng.choice(times, most, replace=False))
+    return times[times < seconds]
 
 
 def phases(pieces: Sequence[Phase], rng: Generator) -> Times:
@@ -109,6 +117,7 @@ ARRIVALS: Mapping[str, Arrivals] = MappingProxyType(
         "poisson": poisson,
         "gamma4": partial(gamma, cv=4.0),
         "bursts": bursts,
+        "interrupted": interrupted,
         "ramp": ramp,
         "surge": surge,
     }
@@ -123,6 +132,16 @@ def merged(kind: str, rates: Sequence[float], seconds: float, seed: int) -> Arri
     owners = np.repeat(np.arange(len(each)), [len(some) for some in each])
     order = np.argsort(times, kind="stable")
     return times[order], owners[order]
+
+
+def _turns(seconds: float, rng: Generator) -> Iterator[tuple[float, float]]:
+    """When each burst begins and how long it is; the last may end later than `seconds`."""
+    begin = 0.0
+    while begin < seconds:
+        length = BURST_SECONDS * (1.0 + rng.pareto(BURST_TAIL))
+        pause = rng.exponential(PAUSE_RATIO * length) if rng.random() < PAUSE_CHANCE else 0.0
+        yield begin, length
+        begin += length + pause
 
 
 def _renewal(gaps: Callable[[int], Times], rate: float, seconds: float) -> Times:

@@ -144,7 +144,13 @@ class Appraisal:
         if menu.sizes:
             most = min(menu.most, planner.plan(queue).run_rows) if entry.demand.mixed else menu.most
             load = planner.load(queue) if queue.weights != "resident" else 0.0
-            offer = outlook.offer(entry, menu, most, queue.rows / queue.depth, load)
+            each = queue.rows / queue.depth
+            offer = outlook.offer(entry, menu, most, each, load)
+            if queue.counters.explores and offer is not None:
+                tried = planner.trial(queue, menu, min(most, queue.rows))
+                other = None if tried is None else outlook.offer(entry, tried, most, each, load)
+                if other is not None and other.value > self._rule.stand_back * max(offer.value, 0.0):
+                    offer = other  # what would make many others late is not worth what it teaches
         if offer is None:
             planner.propose(queue, None)
             plan = planner.plan(queue)

@@ -43,7 +43,7 @@ class Planner:
 
     def __init__(self, config: SchedulerConfig, costs: CostBook, rule: ValueRule = NET) -> None:
         self._sizing: Sizing = "fill" if config.sizing == "value" and rule.sizes == "fill" else config.sizing
-        self._guarded = config.sizing == "value" and rule.sizes != "fill"  # the rule of value has a guard of its own
+        self._guard = rule.guard if config.sizing == "value" and rule.sizes != "fill" else None
         self._costs = costs
 
     def plan(self, queue: ModelQueue[R]) -> Plan:
@@ -74,12 +74,14 @@ class Planner:
     def ends_by(self, queue: ModelQueue[R], now: float) -> float:
         """When the planned dispatch of a non-empty queue will have ended.
 
-        Where more is queued than can be done in time, somebody is lost: rather one for whom it would be tight, since a
-        dispatch that lasts longer than was learned loses all of those. So it is then given longer, provided that others
-        could fill it for whom it is not.
+        Where value decides it is given as long as it was valued at. Elsewhere, where more is queued than can be done in
+        time, somebody is lost: rather one for whom it would be tight, since a dispatch that lasts longer than was
+        learned loses all of those. So it is then given longer, provided that others could fill it for whom it is not.
         """
         ends_at, plan = now + self.seconds(queue), self.plan(queue)
-        if self._guarded or queue.depth < 2 * plan.take:
+        if self._guard is not None:
+            return ends_at + self._guard * self.deviation() * (plan.cost or 0.0)
+        if queue.depth < 2 * plan.take:
             return ends_at
         longer = ends_at + SCATTER * self.deviation() * (plan.cost or 0.0)
         crowded = longer < queue.latest_due() < now + self.load(queue) + self.backlog(queue)
@@ -142,6 +144,15 @@ class Planner:
         if demand.menu is None or demand.menu.variant != variant:
             demand.menu = self._menu(queue, variant)
         return NO_CHOICE if front.rows > demand.menu.most or queue.retrying else demand.menu
+
+    def trial(self, queue: ModelQueue[R], menu: Menu, rows: int) -> Menu | None:
+        """The size alone that this dispatch, for which so many rows are there, is to try; None where it tries none."""
+        curve = self._costs.curve(queue.model_id, menu.variant)
+        size = self._explored(queue, curve, menu.sizes, queue.front().rows, rows)
+        if size is None:
+            return None
+        place = menu.sizes.index(size)
+        return menu._replace(sizes=(size,), seconds=(menu.seconds[place],), rates=(menu.rates[place],))
 
     def shortest(self, queue: ModelQueue[R], demand: Demand) -> float:
         """Expected seconds of the shortest dispatch, weight load included; 0 while nothing is known."""
@@ -236,10 +247,9 @@ class Planner:
         last = inf if queue.committed else last  # those come first, whatever their place
         total = sum(rows)
         sizing = self._sizing_of(queue)
-        explores = sizing == "cost" or aim is not None
-        explored = self._explored(queue, curve, sizes, rows[0], min(total, room)) if explores else None
-        chosen = aim if explored is None else explored
-        batch = plan_batch(rows, sizes, cap=cap, sizing=sizing, cost=curve.seconds.get, chosen=chosen)
+        if sizing == "cost":
+            aim = self._explored(queue, curve, sizes, rows[0], min(total, room))
+        batch = plan_batch(rows, sizes, cap=cap, sizing=sizing, cost=curve.seconds.get, chosen=aim)
         cost = curve.seconds.get(batch.size)
         return Plan(variant, batch.take, batch.size, batch.rows, cost, front.enqueued_at, total, closed, last)
 

@@ -15,7 +15,7 @@ class ValueRule(NamedTuple):
 
     sizes: Literal["net", "fill"] = "net"
     """Which compiled sizes are compared: all, or the one alone that `fill` would take."""
-    ahead: float = 1.0
+    ahead: float = 0.8
     """How much the requests count that a dispatch makes late, against those that it answers."""
     stand_back: float = 0.2
     """Models whose best dispatch is worth less than this part of the best one stand back."""
@@ -25,7 +25,7 @@ class ValueRule(NamedTuple):
     """Where this part of all requests is missed, skipping one's own late fronts costs nothing any more."""
     rise: float = 0.05
     """The price of a model's requests rises e-fold with each such part of them that it misses."""
-    dearest: float = 5.0
+    dearest: float = 4.0
     """The most that a price rises; 1 for prices that do not."""
     protect: float = 4.0
     """By what a model below its share is dearer to one above it, under `fair`."""
@@ -57,7 +57,8 @@ def price(rule: ValueRule, value: float, missed: float, most: float) -> float:
     prices are so much lower, none below the value: who misses a little less stays a little cheaper, and what costs the
     device little, and so misses little, is not given up for the dearest.
     """
-    folds = missed / rule.rise - max(most / rule.rise - log(rule.dearest), 0.0)
+    most = max(most, missed) / rule.rise  # it is of the last look
+    folds = missed / rule.rise - max(most - log(rule.dearest), 0.0)
     return value * exp(folds) if folds > 0.0 else value
 
 

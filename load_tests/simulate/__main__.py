@@ -13,7 +13,7 @@ from typing import TypeVar
 from load_tests.arrivals import ARRIVALS
 from load_tests.simulate.bound import most_in_time, r99_bound
 from load_tests.simulate.capacity import r99
-from load_tests.simulate.device import EXACT, Noise
+from load_tests.simulate.device import Noise
 from load_tests.simulate.outcome import pooled
 from load_tests.simulate.record import read_record
 from load_tests.simulate.residency import RESIDENCIES
@@ -72,6 +72,7 @@ def measure(scenario: Scenario, each: Rule, options: argparse.Namespace) -> Resu
     for load in options.loads:
         outcomes = [simulate(scenario, each, scenario.rate * load, seed, circumstances) for seed in seeds]
         result.loads[load] = pooled(outcomes)
+        result.worsts[load] = [each.worst for each in outcomes]
     return result
 
 
@@ -191,7 +192,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--horizon-seconds", type=float, help="how long requests arrive, instead of the scenario's own")
     add("--arrivals", choices=ARRIVALS, help="instead of the scenario's own")
-    add("--noise", type=_noise, default=EXACT, metavar="S[,P]", help="lognormal spread, and part that takes 3 ×")
+    add(
+        "--noise",
+        type=_noise,
+        metavar="S[,P]",
+        help="lognormal spread, and part that takes 3 ×, instead of the scenario's",
+    )
     add("--drag", type=float, default=1.0, help="so many times as long take executions during background loads")
     add("--replay", type=Path, metavar="FILE", help="arrivals that a server put on record, instead of scenarios")
     add("--status", type=Path, metavar="FILE", help="with --replay: what that server answered to /status")

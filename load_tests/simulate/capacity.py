@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from math import sqrt
+from statistics import fmean
 
-from load_tests.simulate.outcome import Outcome, pooled
+from load_tests.simulate.outcome import Outcome
 from load_tests.simulate.rules import Rule
 from load_tests.simulate.run import ORDINARY, Circumstances, arriving, replay
 from load_tests.simulate.scenarios import Scenario
@@ -12,7 +13,7 @@ from load_tests.simulate.scenarios import Scenario
 MOST_MISSED = 0.01
 
 #: Between which multiples of the nominal rate is searched, and how closely.
-LEAST, MOST, CLOSE = 0.1, 2.5, 1.01
+LEAST, MOST, CLOSE = 0.15, 2.2, 1.011
 
 
 def highest(holds: Callable[[float], bool], least: float, most: float) -> float:
@@ -36,14 +37,14 @@ def highest(holds: Callable[[float], bool], least: float, most: float) -> float:
 def r99(
     scenario: Scenario, rule: Rule, seeds: Sequence[int], circumstances: Circumstances = ORDINARY
 ) -> tuple[float, float]:
-    """(of all requests together, of every model), over all seeds together, in requests per second."""
+    """(of all requests together, of every model), in requests per second; the mean of all seeds has to hold."""
 
     def holds(rate: float) -> bool:
         return attempt(scenario, rule, rate, seeds, circumstances) is not None
 
     def every_model_holds(rate: float) -> bool:
-        outcome = attempt(scenario, rule, rate, seeds, circumstances)
-        return outcome is not None and outcome.worst >= 1 - MOST_MISSED
+        outcomes = attempt(scenario, rule, rate, seeds, circumstances)
+        return outcomes is not None and fmean([each.worst for each in outcomes]) >= 1 - MOST_MISSED
 
     every = highest(holds, scenario.rate * LEAST, scenario.rate * MOST)
     if len(scenario.models) == 1 or not every:
@@ -53,15 +54,15 @@ def r99(
 
 def attempt(
     scenario: Scenario, rule: Rule, rate: float, seeds: Sequence[int], circumstances: Circumstances
-) -> Outcome | None:
-    """The outcome over all seeds; None, which comes quickly, when more than 1 % of all requests are missed."""
-    traffic = [arriving(scenario, rate, seed) for seed in seeds]
-    left = MOST_MISSED * sum(len(times) for times, _ in traffic)
+) -> list[Outcome] | None:
+    """The outcome of each seed; None, which comes quickly, when on average more than 1 % of the requests are missed."""
+    left = MOST_MISSED * len(seeds)
     outcomes = []
-    for seed, each in zip(seeds, traffic, strict=True):
-        outcome = replay(scenario, rule, each, seed, circumstances, most_missed=left)
-        left -= outcome.missed
+    for seed in seeds:
+        traffic = arriving(scenario, rate, seed)
+        count = max(len(traffic[0]), 1)
+        outcomes.append(replay(scenario, rule, traffic, seed, circumstances, most_missed=left * count))
+        left -= outcomes[-1].missed / count
         if left < 0:
             return None
-        outcomes.append(outcome)
-    return pooled(outcomes)
+    return outcomes

@@ -36,10 +36,9 @@ def draw(path: Path, scenarios: Sequence[Scenario], results: Mapping[str, Sequen
 def _panel(panel: Axes, scenario: Scenario, results: Sequence[Result]) -> None:
     seen: dict[str, int] = {}
     for result in results:
-        valued = result.rule.config.sizing == "value"
-        discipline = "value" if valued else result.rule.discipline
+        discipline = "value" if result.valued else result.rule.discipline
         place = seen[discipline] = seen.get(discipline, -1) + 1
-        colour = _VALUE if valued else _COLOURS.get(discipline, _OTHER)
+        colour = _VALUE if result.valued else _COLOURS.get(discipline, _OTHER)
         offered = [outcome.arrived / outcome.seconds for outcome in result.loads.values()]
         goodput = [outcome.goodput for outcome in result.loads.values()]
         style = _STYLES[place % len(_STYLES)]

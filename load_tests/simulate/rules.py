@@ -78,7 +78,7 @@ AGAINST_VALUE = (
     "fair shed=edf sizing=fill admission=off",
     "fifo shed=edf sizing=fill admission=off",
     "edf sizing=fill admission=off",
-    "fifo sizing=fill max_wait_ms=5 admission=off",
+    "fifo shed=edf sizing=fill max_wait_ms=5 admission=off",
     "fair",
     "fair admission=predict",
     "edf",

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.scheduling.request import QueuedRequest
 from load_tests.arrivals import Arriving, merged
-from load_tests.simulate.device import EXACT, Device, Noise
+from load_tests.simulate.device import Device, Noise
 from load_tests.simulate.models import SimulatedModel
 from load_tests.simulate.outcome import Outcome, outcome
 from load_tests.simulate.rules import Rule
@@ -21,12 +21,13 @@ BACKLOG = 2
 class Circumstances(NamedTuple):
     """What is the same for all that is compared: how true times scatter, and what loading does to them."""
 
-    noise: Noise = EXACT
+    noise: Noise | None = None
+    """None for what the scenario says."""
     drag: float = 1.0
     """So many times as long takes an execution that begins while weights are loaded in the background."""
 
 
-#: Exact costs, and loads that cost executions nothing.
+#: Times scatter as the scenario says, and loads cost executions nothing.
 ORDINARY = Circumstances()
 
 
@@ -137,4 +138,5 @@ def answer(
 
 def _device(scenario: Scenario, rule: Rule, seed: int, circumstances: Circumstances) -> Device:
     noise, drag = circumstances
+    noise = Noise(scenario.scatter) if noise is None else noise
     return Device(scenario.models, rule, scenario.room, noise=noise, drag=drag, seed=seed)

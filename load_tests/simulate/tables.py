@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from math import isnan, nan, sqrt
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
 from load_tests.simulate.outcome import ModelOutcome, Outcome
 from load_tests.simulate.rules import Rule
@@ -27,7 +29,14 @@ class Result:
     r99: tuple[float, float] | None = None
     """Highest rates with 99 % in time: of all requests together, of every model."""
     loads: dict[float, Outcome] = field(default_factory=dict)
-    """Multiple of the nominal rate → outcome."""
+    """Multiple of the nominal rate → outcome, of all seeds together."""
+    worsts: dict[float, list[float]] = field(default_factory=dict)
+    """Multiple of the nominal rate → the part in time of the model that fared worst, seed by seed."""
+
+    @property
+    def valued(self) -> bool:
+        """Whether the rule goes by value."""
+        return self.rule.config.sizing == "value"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -57,9 +66,38 @@ def rates(results: Sequence[Result], bound: Sequence[float] = ()) -> str:
 
 
 def worst(results: Sequence[Result]) -> str:
-    """Per rule: the part in time of the model that fared worst, at each load."""
-    heads = ["worst model in time", *[f"×{load:g}" for load in results[0].loads]]
-    return table(heads, [[r.rule.label, *[_percent(each.worst) for each in r.loads.values()]] for r in results])
+    """Per rule: the part in time of the model that fared worst, at each load; and how rules of value lie to the others.
+
+    Parts are means over the seeds. Differences are to the one rule that goes by no value and fares best at that load.
+    """
+    loads = list(results[0].worsts)
+    heads = ["worst model in time", *[f"×{load:g}" for load in loads]]
+    rows = [[r.rule.label, *[_percent(fmean(r.worsts[load])) for load in loads]] for r in results]
+    for result in results:
+        found = [beside(results, result, load) for load in loads] if result.valued else []
+        if any(found):
+            rows.append([f"{result.rule.label}, less the best other", *[_points(each) for each in found]])
+    return table(heads, rows)
+
+
+class Beside(NamedTuple):
+    """How much better the worst model fares than by another rule: mean over the seeds, and two standard errors."""
+
+    rule: str
+    mean: float
+    noise: float
+    """Of differences seed by seed: both rules had the same arrivals. NaN with one seed."""
+
+
+def beside(results: Sequence[Result], result: Result, load: float) -> Beside | None:
+    """Against the rule that goes by no value and whose worst model fares best over all seeds; None without one."""
+    others = [each for each in results if not each.valued]
+    if not others:
+        return None
+    best = max(others, key=lambda each: fmean(each.worsts[load]))
+    gains = [own - other for own, other in zip(result.worsts[load], best.worsts[load], strict=True)]
+    noise = 2 * stdev(gains) / sqrt(len(gains)) if len(gains) > 1 else nan
+    return Beside(best.rule.label, fmean(gains), noise)
 
 
 def details(results: Sequence[Result], load: float) -> str:
@@ -148,12 +186,17 @@ def sizes(outcome: Outcome) -> str:
 
 def as_json(results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
     """Everything, by scenario, rule and load."""
-    return {name: {each.rule.label: _result(each) for each in some} for name, some in results.items()}
+    return {name: {each.rule.label: _result(each, some) for each in some} for name, some in results.items()}
 
 
-def _result(result: Result) -> dict[str, Any]:
+def _result(result: Result, results: Sequence[Result]) -> dict[str, Any]:
     every, worst = result.r99 or (None, None)
     loads = {f"{load:g}": _outcome(outcome) for load, outcome in result.loads.items()}
+    for load, values in result.worsts.items():
+        loads[f"{load:g}"]["worst_by_seed"] = values
+        if result.valued and (found := beside(results, result, load)):
+            noise = None if isnan(found.noise) else found.noise
+            loads[f"{load:g}"]["worst_less_best_other"] = {"rule": found.rule, "mean": found.mean, "noise": noise}
     return {"r99": every, "r99_worst": worst, "loads": loads}
 
 
@@ -202,6 +245,13 @@ def _model(model: ModelOutcome, share: float) -> dict[str, Any]:
 
 def _part(count: int, total: int) -> str:
     return "·" if not count else _percent(count / total)
+
+
+def _points(found: Beside | None) -> str:
+    if found is None:
+        return "·"
+    noise = "" if isnan(found.noise) else f" ± {100 * found.noise:.1f}"
+    return f"{100 * found.mean:+.1f}{noise}"
 
 
 def _percent(part: float) -> str:

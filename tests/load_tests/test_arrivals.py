@@ -43,8 +43,26 @@ def test_gaps_vary_as_much_as_the_name_says(kind, expected):
     assert cv(ARRIVALS[kind](1000.0, 200.0, generator())) == pytest.approx(expected, abs=0.1)
 
 
-def test_bursts_leave_pauses():
-    times = ARRIVALS["bursts"](100.0, 100.0, generator())
+def test_interrupted_arrivals_are_at_most_so_many_and_mostly_fewer():
+    counts = np.array([len(ARRIVALS["interrupted"](100.0, 10.0, generator(seed))) for seed in range(200)])
+    assert counts.max() == 1000
+    assert 800 < counts.mean() < 950
+
+
+def test_interrupted_arrivals_are_equally_dense_in_every_burst():
+    """However long the pauses are, which make `bursts` denser."""
+    densest: dict[str, list[float]] = {kind: [] for kind in ("bursts", "interrupted")}
+    for kind, found in densest.items():
+        for seed in range(20):
+            times = ARRIVALS[kind](2000.0, 5.0, generator(seed))
+            found.append(np.histogram(times, bins=100, range=(0.0, 5.0))[0].max() / 0.05)
+    assert max(densest["interrupted"]) < 1.25 * 2000.0 / 0.45
+    assert max(densest["bursts"]) > 1.5 * 2000.0 / 0.45
+
+
+@pytest.mark.parametrize("kind", ["bursts", "interrupted"])
+def test_bursts_leave_pauses(kind):
+    times = ARRIVALS[kind](100.0, 100.0, generator())
     counts = np.histogram(times, bins=1000, range=(0.0, 100.0))[0]
     assert (counts == 0).mean() > 0.3  # of tenths of a second, where Poisson arrivals of this rate leave none empty
 

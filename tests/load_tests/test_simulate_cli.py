@@ -122,4 +122,9 @@ def test_value_is_set_against_the_others_with_the_bound_and_the_worst_model(tmp_
     printed = capsys.readouterr().out
     assert printed.count("no rule exceeds") == 2
     assert printed.count("worst model in time") == 1  # S1 has one model
+    assert printed.count("less the best other") == 1
+    load = json.loads((tmp_path / "simulate_value.json").read_text())["C2"]["edf sizing=value rise=0.5"]["loads"]["2"]
+    assert load["worst_by_seed"] == [load["worst_attainment"]]
+    assert load["worst_less_best_other"]["rule"] == "edf"
+    assert load["worst_less_best_other"]["noise"] is None  # of one seed
     assert (tmp_path / "simulate_value.png").read_bytes().startswith(PNG)

@@ -73,6 +73,39 @@ def test_what_is_expected_to_come_counts_as_what_is_queued():
     assert made.next_decision(now).dispatch.size < 8
 
 
+def test_a_request_that_would_be_late_if_a_dispatch_took_as_long_as_it_may_leaves_for_others():
+    """2.5 ms are left where 2 were learned, and executions differ by half of that."""
+    made = valued(costs={"m": dict.fromkeys(SIZES, 0.002)})
+    for _ in range(200):
+        push(made, request(deadline=9.0))
+        run(made, 0.0, 0.004 if made.stats(0.0).models["m"].costs["default", 1] < 0.003 else 0.001)
+    cost = made.stats(0.0).models["m"].costs["default", 4]
+    push(made, *burst(1, deadline=1.25 * cost), *burst(4, deadline=9.0))
+    decision = made.next_decision(0.0)
+    assert [each.deadline for each in decision.expired] == [1.25 * cost]
+    assert len(decision.dispatch.requests) == 4
+
+
+def tried(big, small):
+    """The size of the 64th dispatch of `big`, whose requests allow so much, while those of `small` allow so much."""
+    costs = {"big": {1: 0.01, 2: 0.03, 4: 0.09, 8: 0.2}, "small": dict.fromkeys(SIZES, 0.03)}
+    made = valued("big", "small", costs=costs)
+    now = 0.0
+    for _ in range(63):
+        push(made, request("big", enqueued_at=now, deadline=now + 9.0), now=now)
+        _, now = run(made, now)
+    push(made, *burst(2, "big", now=now, deadline=now + big), now=now)
+    push(made, *burst(4, "small", now=now, deadline=now + small), now=now)
+    dispatch = made.next_decision(now).dispatch
+    assert dispatch.model_id == "big"
+    return dispatch.size
+
+
+def test_another_size_is_tried_unless_that_makes_too_many_late():
+    assert tried(8.0, 9.0) == 2
+    assert tried(0.031, 0.055) == 1
+
+
 def test_without_deadlines_the_size_is_that_of_least_cost_per_row():
     made = valued(costs={"m": {1: 0.01, 2: 0.011, 4: 0.012, 8: 0.1}})
     push(made, *burst(8))
@@ -142,6 +175,11 @@ def test_a_price_rises_e_fold_with_each_part_that_is_missed_up_to_the_dearest():
 def test_who_misses_less_than_the_most_stays_as_much_cheaper_and_nobody_is_below_the_value():
     prices = [price(ValueRule(rise=0.1, dearest=10.0), 2.0, missed, 0.8) for missed in (0.8, 0.7, 0.6, 0.2)]
     assert prices == pytest.approx([20.0, 20.0 / e, 20.0 / e**2, 2.0])
+
+
+def test_no_price_is_above_the_dearest_whatever_the_most_was_taken_to_be():
+    """`most` is of the last look: who missed more since then would be `e ** 8` times as dear."""
+    assert price(ValueRule(rise=0.1, dearest=10.0), 2.0, 0.8, 0.0) == pytest.approx(20.0)
 
 
 def test_a_model_that_has_nothing_to_run_sets_no_prices():
