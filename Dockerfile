@@ -3,7 +3,8 @@
 # Add --build-arg COMPILE=true to compile the bundles into the image: for machines with the same kind of processor as this.
 ARG PYTHON_VERSION=3.12
 
-FROM python:${PYTHON_VERSION}-slim AS build
+# Not the slim one: a C compiler is in it.
+FROM python:${PYTHON_VERSION} AS build
 ARG DEVICE=cpu
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md ./
@@ -14,6 +15,11 @@ RUN python -m venv /opt/venv \
     && target="$([ "$DEVICE" = cuda ] && echo '.[cluster,cuda]' || echo '.[cluster]')" \
     && /opt/venv/bin/pip install --no-cache-dir --constraint requirements.lock "$target" \
     && /opt/venv/bin/pip install --no-cache-dir --no-deps --ignore-requires-python --requirement bundles/requirements.txt
+# The same again with the code of every request compiled. What that needs reads the types of what was just installed, and
+# stays behind.
+RUN /opt/venv/bin/pip install --no-cache-dir --constraint requirements.lock --target /opt/tools 'mypy[mypyc]' setuptools \
+    && PYTHONPATH=/opt/tools /opt/venv/bin/python -m app.wheel /opt/wheel \
+    && /opt/venv/bin/pip install --no-cache-dir --no-deps --force-reinstall /opt/wheel/*.whl
 
 FROM python:${PYTHON_VERSION}-slim
 ARG COMPILE=false

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 
+from app.engine.status_reader import is_compiled
+
 
 def spread(values: Sequence[float], form: str = ".2f") -> str:
     """The median, and the range when there is more than one value."""
@@ -49,7 +51,8 @@ def load_average() -> float:
 
 def machine() -> str:
     """How much this machine has to give just now: a busy one widens the spread."""
-    return f"{usable()} cores, load average {load_average():.1f} before the run"
+    code = "compiled server" if is_compiled() else "server in plain Python"
+    return f"{usable()} cores, load average {load_average():.1f} before the run, {code}"
 
 
 def verdict(met: bool, text: str) -> int:

@@ -85,10 +85,14 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """The node at one instant. `device` is the ordinal of the device, or "cpu"."""
+    """The node at one instant. `device` is the ordinal of the device, or "cpu".
+
+    `compiled_code` says whether the code of every request is: see `app.wheel`.
+    """
 
     backend: str
     device: str
+    compiled_code: bool
     discipline: str
     control_mode: str
     residency_mode: str

@@ -1,6 +1,7 @@
 """Puts the snapshot of the node together from what each part publishes."""
 
 import asyncio
+import sys
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -23,6 +24,11 @@ Entries = Mapping[str, ModelEntry]
 
 #: Models that are looked at in one turn of the event loop, and while the dispatcher's lock is held: half a millisecond.
 AT_ONCE = 12
+
+
+def is_compiled() -> bool:
+    """Whether this is the wheel of `app.wheel`, in which the dispatcher, among others, is no Python file."""
+    return not str(sys.modules[Dispatcher.__module__].__file__).endswith(".py")
 
 
 class StatusReader:
@@ -81,6 +87,7 @@ class StatusReader:
         return NodeStatus(
             backend=self._backend.name,
             device=self._device,
+            compiled_code=is_compiled(),
             discipline=stats.discipline,
             control_mode=self._control_mode,
             residency_mode="externally_managed" if self._control_mode == "explicit" else "self_managed",
