@@ -36,6 +36,11 @@ from app.scheduling.scheduler import Scheduler
 from tests.builders import rows_of, write_identity_bundle
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Long bytes may hold when they were made, as gzip's do: names of tests must be the same in every process."""
+    return f"{argname}-{len(val)}-bytes" if isinstance(val, bytes) and len(val) > 20 else None
+
+
 def pytest_collection_finish():
     """Thousands of tests stand until the end: without this, each full collection looks at all of them, for 0.5 s."""
     gc.collect()
