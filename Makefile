@@ -7,7 +7,7 @@ SOAK_MINUTES ?= 30
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 CLIENTS = kserve mlserver perf_analyzer prometheus ray schemathesis
 
-.PHONY: serve embed wheel test test-compiled test-clients check fmt soak load load-compiled guard guard-record onnx-suite lock settings-table clean
+.PHONY: serve embed wheel test test-compiled test-clients check fmt soak load load-compiled guard guard-compiled guard-record onnx-suite lock settings-table clean
 
 serve: $(VENV)/.served ## serve the example bundles on 127.0.0.1:8000
 	$(BIN)/inference-server serve
@@ -56,6 +56,9 @@ load-compiled: $(VENV)/compiled ## the same with the wheel
 
 guard: $(VENV)/.tested ## instructions of the hot path against those on record; needs valgrind
 	$(BIN)/python -m load_tests guard
+
+guard-compiled: $(VENV)/compiled ## the same over the wheel
+	$(COMPILED) $(BIN)/python -m load_tests guard $(OPTIONS)
 
 guard-record: $(VENV)/.tested ## put them on record, after a change that was meant to change them
 	$(BIN)/python -m load_tests guard --record

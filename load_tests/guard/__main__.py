@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from app.engine.status_reader import is_compiled
 from load_tests.guard.work import MARK, TIMES, WORK
 from load_tests.report import verdict
 
@@ -36,8 +37,14 @@ YARDSTICK = "yardstick"
 
 
 def key() -> str:
-    """Under which the counts of this interpreter stand."""
-    return f"{platform.python_implementation()} {sys.version_info[0]}.{sys.version_info[1]} {platform.machine()}"
+    """Under which the counts of this interpreter stand; of compiled code, those of the C compiler as well."""
+    name = f"{platform.python_implementation()} {sys.version_info[0]}.{sys.version_info[1]} {platform.machine()}"
+    return name if not is_compiled() else f"{name}, compiled by cc {_compiler()}"
+
+
+def _compiler() -> str:
+    told = subprocess.run(["cc", "-dumpversion"], capture_output=True, text=True, check=True)
+    return told.stdout.strip()
 
 
 def made_with() -> dict[str, str]:
@@ -61,6 +68,7 @@ def count(names: Sequence[str]) -> dict[str, float]:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PATH": os.environ.get("PATH", ""),
             "OPENBLAS_NUM_THREADS": "1",
+            **{name: os.environ[name] for name in ("PYTHONPATH", "PYTHONSAFEPATH") if is_compiled()},
         }
         root = Path(__file__).parents[2]
         done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=LONGEST_SECONDS)
