@@ -1,8 +1,8 @@
 """`python -m app.wheel DIRECTORY` makes a wheel for this platform in which the code of every request is compiled.
 
-mypyc makes C of typed Python: the same code, in about half the time. Compiled is what decides, queues, dispatches, reads
-requests and writes answers; the rest stays as it is, and so does every module of an editable install. It needs a C
-compiler, and what the extra `build` brings.
+mypyc makes C of typed Python: the same code, in about half the time. Compiled is what decides, queues, dispatches,
+reads requests and writes answers; the rest stays as it is, and so does every module of an editable install. It needs a
+C compiler, and what the extra `build` brings.
 """
 
 import argparse
@@ -21,7 +21,7 @@ COMPILED = (
     "api/admission.py", "api/answers.py", "api/connection.py", "api/exchange.py", "api/fastpath.py", "api/headers.py",
     "api/inference.py", "api/journal.py", "api/limits.py", "api/patience.py", "api/server_timing.py", "api/slices.py",
     "api/story.py", "api/turns.py",
-    "api/codec/binary.py", "api/codec/head.py", "api/codec/recent.py", "api/codec/reply.py", "api/codec/request.py",
+    "api/codec/head.py", "api/codec/recent.py", "api/codec/reply.py", "api/codec/request.py", "api/codec/slots.py",
     "engine/engine.py", "engine/expiry.py", "engine/leases.py", "engine/pieces.py", "engine/request.py",
     "repository/bundle.py", "repository/hooks.py",
     "runtime/accounts.py", "runtime/batch.py", "runtime/dispatcher.py", "runtime/executor.py", "runtime/pending.py",

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 from urllib.parse import unquote
 
 import httptools
@@ -33,9 +34,12 @@ def infer_target(target: bytes) -> tuple[str, str | None] | None:
 def readable(method: bytes, target: bytes) -> bool:
     """Whether a target that is no inference route can be looked up: a path, or a URL with one, or `OPTIONS *`."""
     try:
-        path: bytes | None = httptools.parse_url(target).path
+        url: Any = httptools.parse_url(
+            target
+        )  # its types know of no URL without a path, and compiled code relies on them
     except httptools.HttpParserInvalidURLError:
         return False
+    path: bytes | None = url.path
     return path is not None and (path.startswith(b"/") or (path == b"*" and method == b"OPTIONS"))
 
 

@@ -104,6 +104,7 @@ async def test_waits_are_told_as_quantiles_of_the_latest(stage):
     assert 5 <= serving.wait_p50 <= serving.wait_p99 == max(stage.stats().waits)
 
 
+@pytest.mark.plain
 @pytest.mark.parametrize("change", ["reload", "rename"])
 def test_a_model_is_never_missed_while_it_is_swapped(stage, monkeypatch, change):
     """Registry and scheduler change one after the other, and a reader looks at both: it must not fall between."""

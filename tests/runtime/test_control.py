@@ -62,6 +62,7 @@ def test_requests_are_served_between_the_probes_of_a_load(stage):
     assert ended(load) is None
 
 
+@pytest.mark.plain
 def test_a_request_waits_for_one_probe_of_a_load_and_not_for_the_next(stage, monkeypatch):
     stage.load("busy")
     stage.backend.calls.clear()

@@ -333,6 +333,7 @@ async def test_that_no_more_is_read_is_no_bug(fast, caplog):
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
+@pytest.mark.plain
 async def test_a_connection_with_a_large_body_gives_way_after_each_piece(monkeypatch):
     """The loop would read megabytes of it in a row, and others wait."""
     turns = []
