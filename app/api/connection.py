@@ -85,7 +85,7 @@ class Body:
         """Bytes still to come of a body of known length; 0 for any other."""
         return 0 if self._length is None else self._length - self.filled
 
-    def add(self, piece: bytes) -> None:
+    def add(self, piece: bytes | bytearray) -> None:
         """Take the next piece; of a body of known length, at most what is missing. Raises `OutOfMemory`."""
         start, self.filled = self.filled, self.filled + len(piece)
         try:
@@ -98,7 +98,7 @@ class Body:
         except MemoryError:
             raise OutOfMemory(f"no memory for a body of {self._length or self.filled} bytes") from None
 
-    def _begin(self, piece: bytes) -> Buffer:
+    def _begin(self, piece: bytes | bytearray) -> Buffer:
         if self._length is None:
             return bytearray(piece)
         if len(piece) == self._length:
