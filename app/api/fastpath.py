@@ -99,9 +99,12 @@ class FastPathProtocol(HttpToolsProtocol):
             data = self._read_body(data)
             if not data:
                 return
-        alone = self._stage == BETWEEN
-        self._overhead = len(data) if alone else self._overhead + len(data)
-        self._feed(data)
+        alone, rest = self._stage == BETWEEN, data
+        while rest:
+            self._overhead = len(rest) if self._stage == BETWEEN else self._overhead + len(rest)
+            rest = self._feed(rest)
+            if rest and self._stage == BODY:
+                rest = self._read_body(rest)
         if self._deaf:
             return
         if self._stage != BETWEEN and self._overhead > MAX_HEAD_BYTES:
@@ -113,21 +116,23 @@ class FastPathProtocol(HttpToolsProtocol):
         elif alone and self._finished is not None:
             self._repeat = Repeat.of(self._finished, data)
 
-    def _feed(self, data: bytes) -> None:
+    def _feed(self, data: bytes) -> bytes:
+        """Have data parsed; what is left is what follows a request that offers to speak something else."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            if self._receiving is None and self._finished is None and self._should_upgrade():
-                self.handle_websocket_upgrade()
-            elif rest := data[upgrade.args[0] :]:
-                # An offer to speak something else, as some clients offer h2c: the request stands, its body follows.
-                self._read(rest)
+            if self._receiving is not None or self._finished is not None or not self._should_upgrade():
+                # As some clients offer h2c: the request stands, its body follows. Not read from here: a client may send
+                # thousands of offers at once, and compiled code has no limit on recursion but the end of the process.
+                return data[upgrade.args[0] :]
+            self.handle_websocket_upgrade()
         except httptools.HttpParserCallbackError as error:
             if not isinstance(error.__context__, _Enough):
                 self._break(error.__context__)
         except httptools.HttpParserError:
             if not self._deaf:
                 self._fail(MALFORMED)
+        return b""
 
     def _read_body(self, data: bytes) -> bytes:
         """Take the body bytes that the parser is not to see; return what is left for it."""
