@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ async def test_large_bodies_of_all_connections_take_turns(server):
     assert len(turns) == 1
     asked = []
 
-    class Noted(deque):
+    class Noted(deque[Any]):
         def append(self, item):
             asked.append(item[0].__self__)
             super().append(item)
