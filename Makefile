@@ -22,12 +22,14 @@ wheel: $(VENV)/.tested ## dist/*.whl for this platform, compiled: what to instal
 test: $(VENV)/.tested ## run the tests, two files at a time
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-# Without the working directory on the path `app` is that of the wheel, in the servers that tests start as well.
-COMPILED = PYTHONSAFEPATH=1 PYTHONPATH=$(abspath $(VENV)/compiled)
+# `app` is that of the wheel, which comes first, in the servers that tests start as well: they never add their directory.
+COMPILED = COMPILED=1 PYTHONSAFEPATH=1 PYTHONPATH=$(abspath $(VENV)/compiled):$(CURDIR)
 
-test-compiled: $(VENV)/compiled ## the tests of what the wheel compiles, on it
+# All but what asks nothing of the compiled modules, or other programs over them.
+test-compiled: $(VENV)/compiled ## the tests over the wheel, two files at a time; needs a C compiler
 	$(COMPILED) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --override-ini pythonpath= \
-		tests/scheduling tests/runtime tests/engine tests/api tests/e2e tests/fuzz
+		-m "not gpu and not clients and not plain" \
+		$(addprefix --ignore tests/,bundles clients console gpu monitoring onnx_suite scaleout)
 
 test-clients: $(VENV)/.tested $(VENV)/onnx-suite $(VENV)/peers $(CLIENTS:%=$(VENV)/clients/%/.made) ## real clients, each in its own environment (Debian)
 	CLIENTS=$(VENV)/clients $(BIN)/python -m pytest -m clients
@@ -97,7 +99,6 @@ $(VENV)/.tested: $(VENV)/.served
 $(VENV)/compiled: $(VENV)/.tested $(shell find app -name '*.py')
 	rm -rf $@ $@.part && $(BIN)/python -m app.wheel $@.part
 	$(PIP) --no-deps --target $@ $@.part/*.whl && rm -rf $@.part
-	ln -s ../../tests ../../load_tests $@
 
 # One environment for each client. What a broken-off run left is thrown away.
 $(VENV)/clients/%/.made: tests/clients/%/requirements.lock

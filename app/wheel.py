@@ -15,15 +15,18 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
 
-#: Patterns below `app/`: what runs for each request or each dispatch, and the classes whose attributes that reads.
+#: Patterns below `app/`: what runs for each request or each dispatch, and the classes whose attributes that reads. Not
+#: what hooks are given, since compiled classes cannot be pickled, copied or subclassed; nor what works for long in a
+#: thread of its own, since compiled code lets no other thread run before it is done.
 COMPILED = (
     "scheduling/*.py", "scheduling/disciplines/*.py",
     "api/access.py", "api/admission.py", "api/answers.py", "api/connection.py", "api/exchange.py", "api/fastpath.py",
     "api/headers.py", "api/inference.py", "api/journal.py", "api/limits.py", "api/patience.py", "api/response.py",
     "api/server_timing.py", "api/slices.py", "api/story.py", "api/turns.py",
-    "api/codec/binary.py", "api/codec/head.py", "api/codec/recent.py", "api/codec/reply.py", "api/codec/request.py",
+    "api/codec/head.py", "api/codec/recent.py", "api/codec/reply.py", "api/codec/request.py",
+    "api/codec/slots.py",
     "engine/engine.py", "engine/expiry.py", "engine/leases.py", "engine/pieces.py", "engine/request.py",
-    "repository/bundle.py", "repository/hooks.py",
+    "repository/bundle.py",
     "runtime/accounts.py", "runtime/batch.py", "runtime/dispatcher.py", "runtime/executor.py", "runtime/pending.py",
     "runtime/recent.py", "runtime/registry.py", "runtime/weights.py",
 )  # fmt: skip

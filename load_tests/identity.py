@@ -6,7 +6,6 @@ There is no server: two schedulers get the same traffic, on a clock that is told
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 from random import Random
 
@@ -25,19 +24,12 @@ _KEYS = (MergeKey("default"), MergeKey("default"), MergeKey("default", (7,)))
 _TENSORS = (TensorSpec("x", "FP32", (-1, 8), 0),)
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
-class Numbered(QueuedRequest):
-    """A request that has the same number in both schedulers."""
-
-    number: int
-
-
 class Pair:
     """Two schedulers, and what is done to both."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.both: tuple[Scheduler[Numbered], ...] = (
+        self.both: tuple[Scheduler[QueuedRequest], ...] = (
             Scheduler(SchedulerConfig(discipline="edf", sizing="fill", admission="off", max_queue_depth=64)),
             Scheduler(
                 SchedulerConfig(discipline="edf", sizing="value", admission="off", max_queue_depth=64),
@@ -45,8 +37,9 @@ class Pair:
             ),
         )
         self.now = 0.0
-        self.number = 0
-        self.queued: dict[int, tuple[Numbered, ...]] = {}
+        self.numbers: dict[QueuedRequest, int] = {}
+        """The number of a request, the same for both schedulers'."""
+        self.queued: dict[int, tuple[QueuedRequest, ...]] = {}
         for name, sizes in _SIZES.items():
             policy = ModelPolicy(
                 max_batch_size=self.random.choice([None, 6]), max_wait_ms=self.random.choice([0.0, 0.0, 5.0])
@@ -75,7 +68,7 @@ class Pair:
                 each.record_load(name, 5e-3, self.now)
                 each.set_weights(name, weights)
         decisions = [each.next_decision(self.now) for each in self.both]
-        if _told(decisions[0]) != _told(decisions[1]):
+        if self._told(decisions[0]) != self._told(decisions[1]):
             return False
         self._finish(decisions)
         return True
@@ -86,24 +79,24 @@ class Pair:
             return
         budget = random.choice([inf, random.uniform(0.0, 0.1), random.uniform(0.0, 0.1)])
         facts = random.choice(_KEYS), random.choice([1, 1, 1, 2, 5]), random.random() < 0.05
-        self.number += 1
-        made = tuple(self._request(name, budget, *facts) for _ in self.both)
+        number, made = len(self.numbers), tuple(self._request(name, budget, *facts) for _ in self.both)
+        self.numbers.update(dict.fromkeys(made, number))
         for each, request in zip(self.both, made, strict=True):
             each.enqueue([request], self.now)
-        self.queued[self.number] = made
+        self.queued[number] = made
 
-    def _request(self, name: str, budget: float, key: MergeKey, rows: int, committed: bool) -> Numbered:
-        return Numbered(
+    def _request(self, name: str, budget: float, key: MergeKey, rows: int, committed: bool) -> QueuedRequest:
+        return QueuedRequest(
             model_id=name, merge_key=key, rows=rows, enqueued_at=self.now, deadline=self.now + budget,
-            committed=committed, number=self.number,
+            committed=committed,
         )  # fmt: skip
 
-    def _finish(self, decisions: Sequence[Decision[Numbered]]) -> None:
+    def _finish(self, decisions: Sequence[Decision[QueuedRequest]]) -> None:
         """End what both run, after the same time, well or badly."""
         seconds, failed = self.random.uniform(1e-3, 1e-2), self.random.random() < 0.05
         dispatches = [each.dispatch for each in decisions]
         for request in (*decisions[0].expired, *(dispatches[0].requests if dispatches[0] else ())):
-            self.queued.pop(request.number, None)
+            self.queued.pop(self.numbers[request], None)
         if None in dispatches:
             return
         self.now += seconds
@@ -114,14 +107,13 @@ class Pair:
             else:
                 scheduler.record(dispatch, seconds, self.now)
 
-
-def _told(decision: Decision[Numbered]) -> object:
-    dispatch = decision.dispatch
-    ran = None
-    if dispatch is not None:
-        numbers = tuple(request.number for request in dispatch.requests)
-        ran = (dispatch.model_id, dispatch.size, dispatch.rows, numbers)
-    return ran, sorted(request.number for request in decision.expired), decision.wake_at
+    def _told(self, decision: Decision[QueuedRequest]) -> object:
+        dispatch = decision.dispatch
+        ran = None
+        if dispatch is not None:
+            numbers = tuple(self.numbers[request] for request in dispatch.requests)
+            ran = (dispatch.model_id, dispatch.size, dispatch.rows, numbers)
+        return ran, sorted(self.numbers[request] for request in decision.expired), decision.wake_at
 
 
 def differing(states: int, seed: int = 0, steps: int = 500) -> int | None:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 from urllib.parse import unquote
 
 import httptools
@@ -33,9 +34,12 @@ def infer_target(target: bytes) -> tuple[str, str | None] | None:
 def readable(method: bytes, target: bytes) -> bool:
     """Whether a target that is no inference route can be looked up: a path, or a URL with one, or `OPTIONS *`."""
     try:
-        path: bytes | None = httptools.parse_url(target).path
+        url: Any = httptools.parse_url(
+            target
+        )  # its types know of no URL without a path, and compiled code relies on them
     except httptools.HttpParserInvalidURLError:
         return False
+    path: bytes | None = url.path
     return path is not None and (path.startswith(b"/") or (path == b"*" and method == b"OPTIONS"))
 
 
@@ -81,7 +85,7 @@ class Body:
         """Bytes still to come of a body of known length; 0 for any other."""
         return 0 if self._length is None else self._length - self.filled
 
-    def add(self, piece: bytes) -> None:
+    def add(self, piece: bytes | bytearray) -> None:
         """Take the next piece; of a body of known length, at most what is missing. Raises `OutOfMemory`."""
         start, self.filled = self.filled, self.filled + len(piece)
         try:
@@ -94,7 +98,7 @@ class Body:
         except MemoryError:
             raise OutOfMemory(f"no memory for a body of {self._length or self.filled} bytes") from None
 
-    def _begin(self, piece: bytes) -> Buffer:
+    def _begin(self, piece: bytes | bytearray) -> Buffer:
         if self._length is None:
             return bytearray(piece)
         if len(piece) == self._length:

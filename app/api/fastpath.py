@@ -67,14 +67,9 @@ class FastPathProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._now = monotonic()
         repeat = self._repeat
-        if (
-            repeat is not None
-            and len(data) == repeat.size
-            and self._stage == BETWEEN
-            and data.startswith(repeat.raw)
-            and self._answers.free
-            and not self._deaf
-        ):
+        if repeat is not None and (len(data) != repeat.size or not data.startswith(repeat.raw)):
+            repeat = None
+        if repeat is not None and self._stage == BETWEEN and self._answers.free and not self._deaf:
             # A head that is, byte for byte, that of the request before: no parser needs to see it.
             self._answers.serve(repeat.again(self._now), data[len(repeat.raw) :])
         elif not self._deaf:
@@ -95,13 +90,10 @@ class FastPathProtocol(HttpToolsProtocol):
         self._answers.drain()
 
     def _read(self, data: bytes) -> None:
-        if self._stage == BODY:
-            data = self._read_body(data)
-            if not data:
-                return
+        if self._stage == BODY and not (data := self._read_body(data)):
+            return
         alone = self._stage == BETWEEN
-        self._overhead = len(data) if alone else self._overhead + len(data)
-        self._feed(data)
+        self._parse(data)
         if self._deaf:
             return
         if self._stage != BETWEEN and self._overhead > MAX_HEAD_BYTES:
@@ -113,21 +105,28 @@ class FastPathProtocol(HttpToolsProtocol):
         elif alone and self._finished is not None:
             self._repeat = Repeat.of(self._finished, data)
 
-    def _feed(self, data: bytes) -> None:
+    def _parse(self, data: bytes) -> None:
+        # Offers come by the thousand, if a client likes, and no limit on recursion holds in compiled code.
+        while data:
+            self._overhead = len(data) if self._stage == BETWEEN else self._overhead + len(data)
+            data = self._feed(data)
+            if data and self._stage == BODY:
+                data = self._read_body(data)
+
+    def _feed(self, data: bytes) -> bytes:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            if self._receiving is None and self._finished is None and self._should_upgrade():
-                self.handle_websocket_upgrade()
-            elif rest := data[upgrade.args[0] :]:
-                # An offer to speak something else, as some clients offer h2c: the request stands, its body follows.
-                self._read(rest)
+            if self._receiving is not None or self._finished is not None or not self._should_upgrade():
+                return data[upgrade.args[0] :]  # an offer, as some clients make of h2c: the request stands
+            self.handle_websocket_upgrade()
         except httptools.HttpParserCallbackError as error:
             if not isinstance(error.__context__, _Enough):
                 self._break(error.__context__)
         except httptools.HttpParserError:
             if not self._deaf:
                 self._fail(MALFORMED)
+        return b""
 
     def _read_body(self, data: bytes) -> bytes:
         """Take the body bytes that the parser is not to see; return what is left for it."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from math import inf
 from time import monotonic
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -41,7 +42,8 @@ class Patience:
         self._connection = connection
         self._answers = answers
         self._read_timeout = read_timeout
-        self._keep_alive = float(connection.timeout_keep_alive)
+        server: Any = connection  # whose types say int: any number will do, where compiled code does not rely on them
+        self._keep_alive = float(server.timeout_keep_alive)
         self._expected = expected
         self._give_up = give_up
         self._lingers = False

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Mapping
 from math import inf
+from typing import ClassVar
 
 #: A sample counts as at most this multiple of the estimate, so that one hiccup does not spoil it.
 OUTLIER = 1.5
@@ -190,9 +191,9 @@ class UsageLedger:
 class LearnedReserve:
     """The time that follows the queue, from slice to reply: the 95th percentile of the latest samples, in seconds."""
 
-    WINDOW = 128
-    LEAST_SAMPLES = 20
-    REFRESH = 16
+    WINDOW: ClassVar = 128
+    LEAST_SAMPLES: ClassVar = 20
+    REFRESH: ClassVar = 16
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=self.WINDOW)

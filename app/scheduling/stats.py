@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 DropReason = Literal["expired_queue", "infeasible_dispatch", "infeasible_admission", "queue_full", "withdrawn"]
 DROP_REASONS: tuple[DropReason, ...] = (
@@ -43,7 +43,7 @@ class WaitHistogram:
     Kept raw, since adding to it is on the hot path; ordering them is left to whoever reads a snapshot.
     """
 
-    WINDOW = 512
+    WINDOW: ClassVar = 512
 
     __slots__ = ("_waits",)
 

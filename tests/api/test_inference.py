@@ -171,10 +171,10 @@ async def test_the_backends_words_stay_in_the_log(stage, handler, caplog, failur
 async def test_an_answer_that_finds_no_memory_is_no_bug(stage, handler, in_flight, caplog, monkeypatch):
     stage.load()
 
-    def encode(*_):
+    def write(*_):
         raise MemoryError
 
-    monkeypatch.setattr(handler._encoder, "encode", encode)
+    monkeypatch.setattr("app.api.codec.reply.write_data", write)
     head = RequestHead("m", None, (), handler.engine.clock(), 0)
     reply = await handler.handle(handler.admit(head), body_of(1))
     assert (reply.status, orjson.loads(b"".join(reply.body))["code"]) == (503, "out_of_memory")

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import os
 import shutil
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from app.domain.batch_safety import BatchProbe, Beside, Deviation
 from app.domain.config import ModelPolicy
 from app.engine.status_reader import AT_ONCE
 from tests.builders import rows_of, write_identity_bundle
+from tests.substitutes import Over
 
 pytestmark = pytest.mark.anyio
 
@@ -108,20 +110,22 @@ async def test_waits_are_told_as_quantiles_of_the_latest(stage):
 def test_a_model_is_never_missed_while_it_is_swapped(stage, monkeypatch, change):
     """Registry and scheduler change one after the other, and a reader looks at both: it must not fall between."""
     stage.load()
-    reader, replace = stage.status(), stage.registry.replace
+    reader, registry = stage.status(), stage.registry
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         reads = []
 
-        def read_first(gone, come):
+        def read_first(change, *args):
             reads.append(pool.submit(reader.read))
             concurrent.futures.wait(reads, 0.1)  # as far as it gets: the lock holds it up
-            replace(gone, come)
+            change(*args)
 
-        monkeypatch.setattr(stage.registry, "replace", read_first)
+        watched = Over(registry, put=partial(read_first, registry.put), replace=partial(read_first, registry.replace))
+        monkeypatch.setattr(stage.control, "_registry", watched)
         if change == "reload":
             stage.control.load_model("m", stage.root / "m").result(30)
         else:
             stage.control.rename_models([("m", "n")]).result(30)
+        assert reads
         for read in reads:
             [model] = read.result(30).models
             assert model.serving is not None

@@ -19,6 +19,7 @@ async def test_every_request_of_a_turn_is_answered_with_its_own_row():
     assert np.frombuffer(body[-4 * WIDTH :], np.float32).tolist() == random_rows(1, WIDTH)[0].tolist()
 
 
+@pytest.mark.plain
 async def test_bytecode_is_counted_from_the_connection_to_the_scheduler_and_back():
     door = Door(time.monotonic)
     await door.turns(2)

@@ -1,5 +1,7 @@
 """How a bundle's own code is found and called."""
 
+import copy
+import pickle
 import sys
 from textwrap import dedent
 
@@ -198,3 +200,16 @@ def test_loads_of_the_same_hooks_share_no_state(hooks):
         """
     first, second = hooks(source), hooks(source)
     assert [hook.preprocess(TENSORS, CONTEXT) for hook in (first, first, second)] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("take", [copy.copy, copy.deepcopy, lambda context: pickle.loads(pickle.dumps(context))])
+def test_a_hook_may_copy_its_context_or_hand_it_to_another_process(take):
+    assert take(CONTEXT) == CONTEXT
+    assert take(CONTEXT) is not CONTEXT
+
+
+def test_an_author_may_build_on_the_context():
+    class Named(HookContext):
+        name = "mine"
+
+    assert Named("example").model == "example"

@@ -10,6 +10,7 @@ from app.domain.batch_safety import BatchProbe, Beside, Deviation
 from app.domain.config import ModelPolicy
 from app.domain.errors import BundleError, ExecutionFailed, ModelNotFound, ModelUnavailable, ShuttingDown
 from tests.builders import write_identity_bundle
+from tests.substitutes import Over
 
 
 def ended(future):
@@ -76,7 +77,7 @@ def test_a_request_waits_for_one_probe_of_a_load_and_not_for_the_next(stage, mon
     hold.wait_entered()
     request = stage.ask(3, name="busy")
     call(lambda: next_probe.wait(30))
-    monkeypatch.setattr(stage.dispatcher, "call", spy)
+    monkeypatch.setattr(stage.control, "_dispatcher", Over(stage.dispatcher, call=spy))
     hold.open()
     assert request.result(30).outputs["y"][0, 0] == 3
     assert ended(load) is None

@@ -20,7 +20,7 @@ from app.domain.errors import (
 from app.domain.model import MergeKey
 from app.runtime.dispatcher import NOW, Dispatcher
 from app.runtime.executor import Outcome
-from app.runtime.pending import PendingRequest, fail
+from app.runtime.pending import DispatchFacts, Part, PendingRequest, fail
 from app.scheduling.scheduler import Scheduler
 from tests.builders import rows_of, spec
 
@@ -35,7 +35,8 @@ class Echo:
     def execute(self, dispatch):
         self.dispatches.append(dispatch)
         error = self.error_of(dispatch)
-        parts = None if error else [request.inputs for request in dispatch.requests]
+        facts = DispatchFacts(0.0, 0.0, 0.001, dispatch.rows, dispatch.size)
+        parts = None if error else [Part(request.inputs, facts) for request in dispatch.requests]
         return Outcome(parts, 0.001, error, 0.0, 0.001)
 
 
@@ -92,7 +93,9 @@ def test_one_turn_runs_one_dispatch_and_answers_it(dispatcher, executor):
     requests = [pending(row) for row in range(3)]
     dispatcher.submit(requests, 100.0)
     assert dispatcher.step() == NOW
-    assert [request.future.result(0) for request in requests[:2]] == [request.inputs for request in requests[:2]]
+    assert [request.future.result(0).outputs for request in requests[:2]] == [
+        request.inputs for request in requests[:2]
+    ]
     assert dispatcher.step() == NOW
     assert dispatcher.step() == inf
     assert sum(dispatch.rows for dispatch in executor.dispatches) == 3
@@ -156,7 +159,7 @@ def test_a_failed_batch_is_run_again_in_halves_until_the_culprit_stands_alone(di
             with pytest.raises(ExecutionFailed, match="bad row"):
                 request.future.result(0)
         else:
-            assert request.future.result(0) is request.inputs
+            assert request.future.result(0).outputs is request.inputs
     assert [len(dispatch.requests) for dispatch in executor.dispatches] == [4, 2, 2, 1, 1]
 
 
@@ -242,7 +245,7 @@ def test_the_thread_serves_until_it_is_stopped(dispatcher):
     for row in range(200):  # a lost wake-up would hang one of these
         request = pending(row)
         dispatcher.submit([request], 100.0)
-        assert request.future.result(30)["x"][0, 0] == row
+        assert request.future.result(30).outputs["x"][0, 0] == row
     assert dispatcher.call(threading.current_thread).result(30).name == "dispatcher"
     dispatcher.stop(30)
 
@@ -316,7 +319,7 @@ async def test_the_results_of_one_dispatch_wake_the_loop_once(dispatcher, execut
     dispatcher.submit(requests, 100.0)
     dispatcher.step()
     results = [await request.future for request in requests]
-    assert [result["x"][0, 0] for result in results] == [0, 1, 2, 3]
+    assert [result.outputs["x"][0, 0] for result in results] == [0, 1, 2, 3]
     assert len(wakes) == 1
 
 
@@ -341,7 +344,7 @@ def test_a_failed_batch_that_nobody_waits_for_any_more_leaves_nothing_behind(dis
     after = pending(9)
     dispatcher.submit([after], 100.0)
     dispatcher.step()
-    assert after.future.result(0) is after.inputs
+    assert after.future.result(0).outputs is after.inputs
 
 
 @pytest.mark.parametrize(

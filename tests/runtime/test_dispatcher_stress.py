@@ -13,7 +13,7 @@ from app.domain.config import ModelPolicy, SchedulerConfig
 from app.domain.model import MergeKey
 from app.runtime.dispatcher import NOW, Dispatcher
 from app.runtime.executor import Outcome
-from app.runtime.pending import PendingRequest
+from app.runtime.pending import DispatchFacts, Part, PendingRequest
 from app.scheduling.scheduler import Scheduler
 from tests.builders import rows_of, spec
 
@@ -30,7 +30,8 @@ class Echo:
     def execute(self, dispatch):
         self.sizes.append(len(dispatch.requests))
         self.during(dispatch)
-        return Outcome([request.inputs for request in dispatch.requests], 0.0, None, 0.0, 0.0)
+        facts = DispatchFacts(0.0, 0.0, 0.0, dispatch.rows, dispatch.size)
+        return Outcome([Part(request.inputs, facts) for request in dispatch.requests], 0.0, None, 0.0, 0.0)
 
     def terminate(self):
         pass
@@ -81,7 +82,7 @@ def test_no_request_is_forgotten_that_comes_as_the_thread_falls_asleep(dispatche
         dispatcher.submit([request], request.enqueued_at, wake=not separately)
         if separately:
             dispatcher.wake()
-        assert request.future.result(30) is ROW
+        assert request.future.result(30).outputs is ROW
         if turn % 5 == 0:
             assert dispatcher.call(lambda turn=turn: turn).result(30) == turn
 
@@ -102,7 +103,7 @@ def test_whatever_many_threads_submit_and_withdraw_is_answered_or_theirs(dispatc
             withdrawn += len(gone)
             for request in requests:
                 if request not in gone:
-                    assert request.future.result(30) is ROW
+                    assert request.future.result(30).outputs is ROW
                     answered += 1
         return answered, withdrawn
 
@@ -126,7 +127,7 @@ def test_what_comes_while_the_device_is_busy_is_in_the_next_dispatch(dispatcher,
     dispatcher.submit([first], first.enqueued_at)
     dispatcher.start()
     for request in [first, *late]:
-        assert request.future.result(30) is ROW
+        assert request.future.result(30).outputs is ROW
     assert executor.sizes == [1, 4]
 
 
@@ -142,11 +143,11 @@ def test_a_waiting_thread_that_gives_up_in_a_running_batch_harms_none_of_the_oth
         if index == gone:
             assert request.future.cancelled()
         else:
-            assert request.future.result(0) is ROW
+            assert request.future.result(0).outputs is ROW
     after = pending()
     dispatcher.submit([after], after.enqueued_at)
     dispatcher.step()
-    assert after.future.result(0) is ROW
+    assert after.future.result(0).outputs is ROW
 
 
 @pytest.mark.usefixtures("impatient")

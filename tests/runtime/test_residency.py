@@ -132,6 +132,7 @@ def test_a_load_is_not_waited_for(make_stage):
     assert part.facts.load_seconds > 0.0
 
 
+@pytest.mark.plain
 def test_while_a_load_is_under_way_nobody_asks_for_the_next(make_stage, monkeypatch):
     """What there is to ask for is worked out of every queue; with many models that is more than a decision."""
     stage = make_stage(arena=20)

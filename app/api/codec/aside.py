@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.api.codec.binary import Slot, pack, unpack_bytes
+from app.api.codec.binary import pack, unpack_bytes
 from app.api.codec.head import Plan, parse_head
 from app.api.codec.parameters import OutputRequest
 from app.api.codec.reply import Encoded, Encoder, Headers
 from app.api.codec.request import Decoded
+from app.api.codec.slots import Slot
 from app.api.exchange import Buffer
 from app.domain.errors import ServingError
 from app.domain.model import ModelSpec

@@ -1,16 +1,17 @@
 """The JSON part of an inference request → a plan: everything that does not depend on the binary bytes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from typing import Any
 
 import orjson
 
-from app.api.codec.binary import UNPACKERS, Slot, Unpack, unpack_whole
+from app.api.codec.binary import UNPACKERS, unpack_whole
 from app.api.codec.depth import check_depth
 from app.api.codec.inputs import read_inputs
 from app.api.codec.parameters import OutputRequest, read_outputs, request_parameters
 from app.api.codec.ranges import Shared, SharedInput
+from app.api.codec.slots import Slot, Unpack
 from app.api.codec.wording import show, show_shape
 from app.api.exchange import Buffer
 from app.domain.errors import InvalidRequest
@@ -38,6 +39,10 @@ class Plan:
     size: int
     rows: int
     shared: Shared | None = None
+
+    def __reduce__(self) -> tuple[type["Plan"], tuple[Any, ...]]:
+        """To be pickled as the call that makes it: what is compiled can be pickled in no other way."""
+        return Plan, tuple([getattr(self, each.name) for each in fields(self)])
 
     def check_size(self, size: int) -> None:
         """Raise `InvalidRequest` for a body of `size` bytes that is shorter or longer than announced."""

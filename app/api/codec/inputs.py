@@ -3,11 +3,12 @@
 from math import prod
 from typing import Any, NamedTuple
 
-from app.api.codec.binary import UNPACKERS, Slot, rows_as_bytes, unpack_rows
+from app.api.codec.binary import UNPACKERS, rows_as_bytes, unpack_rows
 from app.api.codec.depth import check_depth
 from app.api.codec.json import read_data
 from app.api.codec.parameters import read_count, read_name, read_parameters
 from app.api.codec.ranges import SharedInput, SharedRange, read_range
+from app.api.codec.slots import Slot
 from app.api.codec.wording import show, show_shape
 from app.domain.errors import InvalidRequest
 from app.domain.model import ModelSpec

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from app.api.codec.binary import Slot, read_slots
+from app.api.codec.slots import Slot, read_slots
 from app.api.codec.wording import show
 from app.api.exchange import Buffer
 from app.domain.errors import InvalidRequest

@@ -1,16 +1,16 @@
 """An inference request, from bytes to tensors."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from sys import maxsize
 from typing import Any
 
-from app.api.codec.binary import read_slots
 from app.api.codec.head import Plan, parse_head, plan_raw
 from app.api.codec.parameters import OutputRequest
 from app.api.codec.ranges import Shared
 from app.api.codec.recent import Recent
+from app.api.codec.slots import read_slots
 from app.api.codec.wording import show
 from app.api.exchange import Buffer
 from app.domain.errors import InvalidRequest
@@ -67,6 +67,10 @@ class Decoded:
         self.rows = rows
         self.shared = shared
         self.regions = regions
+
+    def __reduce__(self) -> tuple[type["Decoded"], tuple[Any, ...]]:
+        """As that of `Plan`."""
+        return Decoded, tuple([getattr(self, each.name) for each in fields(self)])
 
 
 class Decoder:

@@ -75,6 +75,16 @@ async def test_the_model_comes_from_the_raw_path_or_else_from_the_route(changes)
     assert (handler.admitted[0].model, handler.admitted[0].version) == ("a/b", "3")
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+@pytest.mark.parametrize("length", [(b"content-length", b"4"), (b"transfer-encoding", b"chunked")])
+@pytest.mark.parametrize("cut", [2, 4])
+async def test_whatever_kind_of_bytes_the_server_gives_is_taken(kind, length, cut):
+    parts = [kind(piece) for piece in (b"four"[:cut], b"four"[cut:])]
+    handler, server = ScriptedHandler(), Server(part(parts[0]), part(parts[1], more=False))
+    await asgi_infer(handler, scope(list(length)), server.receive, server.send)
+    assert (server.status, server.body) == (200, b"four")
+
+
 @pytest.mark.parametrize("sent", [b"four", b"sixsix"])
 async def test_a_body_that_is_not_as_long_as_announced_is_refused(sent):
     handler, server = ScriptedHandler(), Server(part(sent[:2]), part(sent[2:], more=False))

@@ -159,6 +159,15 @@ async def test_an_offer_to_upgrade_is_declined_by_answering(fast):
     await fails(client, 400, "malformed_request")
 
 
+async def test_thousands_of_offers_to_upgrade_at_once_are_declined_one_after_the_other(fast):
+    """In compiled code nothing but the end of the process would bound a call for each within that for the last."""
+    client, offers = await fast.connect(), 2000
+    sending = asyncio.ensure_future(client.send(request(b"x", "m", "Connection: Upgrade", "Upgrade: h2c") * offers))
+    for _ in range(offers):
+        assert (await client.response()).body == b"x"
+    await sending
+
+
 async def test_the_body_behind_an_offer_to_upgrade_is_never_read_as_a_request(server, client):
     inner = b"GET /inner HTTP/1.1\r\nHost: test\r\n\r\n"
     head = b"POST /outer HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n"
@@ -333,6 +342,7 @@ async def test_that_no_more_is_read_is_no_bug(fast, caplog):
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
+@pytest.mark.plain
 async def test_a_connection_with_a_large_body_gives_way_after_each_piece(monkeypatch):
     """The loop would read megabytes of it in a row, and others wait."""
     turns = []

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from app.api.answers import Answers
 from app.api.exchange import Reply
 from app.api.patience import LEAST_RATE, Patience
 from tests.api.doors.harness import chunked, eventually, fails, request, serve
@@ -229,8 +230,10 @@ async def test_an_answer_must_be_taken_at_the_least_rate(taken, dropped):
 
     transport, loop = Transport(), asyncio.get_running_loop()
     flow = SimpleNamespace(write_paused=True)
-    connection: Any = SimpleNamespace(transport=transport, flow=flow, loop=loop, timeout_keep_alive=1.0)
-    answers: Any = SimpleNamespace(since=0.0, current=None)
+    connection: Any = SimpleNamespace(
+        transport=transport, flow=flow, loop=loop, timeout_keep_alive=1.0, server_state=None, app_state={}
+    )
+    answers = Answers(connection, None, lambda cycle, app: None, lambda: None)
     patience = Patience(connection, answers, 30.0, lambda: None, lambda: None)
     patience.cancel()
     patience._expire()
