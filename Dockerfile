@@ -17,7 +17,7 @@ RUN python -m venv /opt/venv \
     && /opt/venv/bin/pip install --no-cache-dir --no-deps --ignore-requires-python --requirement bundles/requirements.txt
 # The same again with the code of every request compiled. What that needs reads the types of what was just installed, and
 # stays behind.
-RUN /opt/venv/bin/pip install --no-cache-dir --constraint requirements.lock --target /opt/tools 'mypy[mypyc]' setuptools \
+RUN /opt/venv/bin/pip install --no-cache-dir --constraint requirements.lock --target /opt/tools 'mypy[mypyc]' setuptools types-PyYAML \
     && PYTHONPATH=/opt/tools /opt/venv/bin/python -m app.wheel /opt/wheel \
     && /opt/venv/bin/pip install --no-cache-dir --no-deps --force-reinstall /opt/wheel/*.whl
 
