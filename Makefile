@@ -25,11 +25,9 @@ test: $(VENV)/.tested ## run the tests, two files at a time
 # `app` is that of the wheel, which comes first, in the servers that tests start as well: they never add their directory.
 COMPILED = COMPILED=1 PYTHONSAFEPATH=1 PYTHONPATH=$(abspath $(VENV)/compiled):$(CURDIR)
 
-# All but what asks nothing of the compiled modules, or other programs over them.
 test-compiled: $(VENV)/compiled ## the tests over the wheel, two files at a time; needs a C compiler
 	$(COMPILED) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --override-ini pythonpath= \
-		-m "not gpu and not clients and not plain" \
-		$(addprefix --ignore tests/,bundles clients console gpu monitoring onnx_suite scaleout)
+		-m "not gpu and not clients and not plain"
 
 test-clients: $(VENV)/.tested $(VENV)/onnx-suite $(VENV)/peers $(CLIENTS:%=$(VENV)/clients/%/.made) ## real clients, each in its own environment (Debian)
 	CLIENTS=$(VENV)/clients $(BIN)/python -m pytest -m clients
