@@ -11,6 +11,7 @@ import pytest
 
 from app import wheel
 from app.api.codec import binary
+from app.engine.status_reader import is_compiled
 
 ROOT = Path(__file__).parents[1]
 
@@ -39,6 +40,10 @@ def test_what_is_compiled_is_what_the_tests_see(name):
     file = import_module(name).__file__
     assert file is not None
     assert Path(file).suffix == ".so"
+
+
+def test_the_status_says_which_code_runs():
+    assert is_compiled() == ("COMPILED" in os.environ)
 
 
 @COMPILED
