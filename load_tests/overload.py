@@ -37,7 +37,10 @@ MODEL = "work"
 BURST_SECONDS, QUIET_SECONDS = 4.0, 1.0
 BURST, QUIET = 2.0, 0.5
 
-#: Memory may grow by so much, × and in bytes, from the first tenth to the last.
+#: By then the server remembers as many requests and dispatches as it ever will.
+FULL = 0.5
+
+#: Memory may grow by so much, × and in bytes, from there to the end.
 GROWTH, GROWTH_BYTES = 1.03, 4_000_000
 
 
@@ -83,14 +86,14 @@ def goodput(seen: Sequence[Seen], when: Bursts, deadline_ms: float) -> float:
     return float((ok & in_time & when.hold(records[:, ANSWERED])).sum()) / when.seconds
 
 
-def growth(rounds: Sequence[Observed]) -> tuple[float, float]:
-    """Memory (RSS, bytes) in the second tenth of all that was observed, and in the last.
+def growth(rounds: Sequence[Observed], since: float) -> tuple[float, float]:
+    """Memory (RSS, bytes) in the tenth of all that was observed that begins at the part `since`, and in the last tenth.
 
     Not PSS: the libraries' part of that rises when other processes that have mapped them end.
     """
     samples = [rss for each in rounds for _, rss, _, _ in each.samples]
-    tenth = max(1, len(samples) // 10)
-    return median(samples[tenth : 2 * tenth] or samples), median(samples[-tenth:])
+    tenth, begin = max(1, len(samples) // 10), int(len(samples) * since)
+    return median(samples[begin : begin + tenth] or samples), median(samples[-tenth:])
 
 
 def flat(before: float, after: float) -> bool:
@@ -144,7 +147,7 @@ def judge(runs: Sequence[Run], parts: Sequence[float], memory: tuple[float, floa
     p99, failed = [run.latency_ms.get("p99", inf) for run in runs], max(run.error_rate for run in runs)
     answered, late = sum(run.ok for run in runs), sum(run.late for run in runs)
     print(f"p99 of all answers {spread(p99, '.1f')} ms, {late} of {answered} late")
-    print(f"memory {memory[0] / 1e6:.1f} MB in the second tenth, {memory[1] / 1e6:.1f} MB in the last")
+    print(f"memory {memory[0] / 1e6:.1f} MB halfway, {memory[1] / 1e6:.1f} MB in the last")
     for run in runs:
         if run.client["may_bound"]:
             print(f"the client may be what was measured: {run.client['known_by']}")
@@ -208,7 +211,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             models = digests(server, [MODEL])
     finish(workload, [Variant("default", settings, models, runs)], [], facts, options.out / "overload")
     parts = [2 * each / sum(around) for each, around in zip(good, pairwise(test.capacities), strict=True)]
-    return judge(runs, parts, growth(rounds), options)
+    return judge(runs, parts, growth(rounds, FULL), options)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parts = tenths(seen, observed)
     for place, part in enumerate(parts):
         print(f"tenth {place + 1:2}: p50 {part.p50:6.2f} ms, p99 {part.p99:6.2f} ms, CPU {part.cpu_us:5.1f} µs/request")
-    before, after = growth([observed])
+    before, after = growth([observed], 0.1)
     cpu, latency = parts[-1].cpu_us / parts[1].cpu_us, parts[-1].p50 / parts[1].p50
     met = flat(before, after) and max(cpu, latency) <= options.limit and run.ok == run.due
     text = (

@@ -43,7 +43,9 @@ def test_memory_is_flat_when_it_grows_little(before, after, is_flat):
 
 def test_growth_leaves_out_the_first_tenth():
     samples = [(float(second), 50 if second < 2 else 100 if second < 18 else 130, 0, 0.0) for second in range(20)]
-    assert growth([observed(samples[:10]), observed(samples[10:])]) == (100, 130)
+    rounds = [observed(samples[:10]), observed(samples[10:])]
+    assert growth(rounds, 0.1) == growth(rounds, 0.5) == (100, 130)
+    assert growth(rounds, 0.0) == (50, 130)
 
 
 def test_every_tenth_has_its_own_latency_and_cpu_per_request():
