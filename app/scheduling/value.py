@@ -23,7 +23,7 @@ class ValueRule(NamedTuple):
     """By how many mean deviations of costs a dispatch is taken to last longer than was learned."""
     misses_free: float = 0.1
     """Where this part of all requests is missed, skipping one's own late fronts costs nothing any more."""
-    rise: float = 0.05
+    rise: float = 0.06
     """The price of a model's requests rises e-fold with each such part of them that it misses."""
     dearest: float = 4.0
     """The most that a price rises; 1 for prices that do not."""
