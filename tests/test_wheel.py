@@ -1,5 +1,6 @@
 """What the wheel compiles, and in a run over the wheel that it is what the tests see."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -57,3 +58,15 @@ def test_what_is_compiled_is_what_a_process_sees_that_a_test_starts():
 def test_what_takes_long_in_a_thread_is_never_compiled(name):
     """Compiled code lets no other thread run before it is done: the event loop would wait for a million elements."""
     assert isfunction(getattr(binary, name))
+
+
+@pytest.mark.parametrize("path", sorted(map(str, wheel.compiled_modules(ROOT))))
+def test_nothing_compiled_awaits_while_it_handles_an_exception(path):
+    """It would leave the exception behind as that of the thread: each later one holds it, and all those before."""
+    handling = []
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ExceptHandler):
+            handling += node.body
+        elif isinstance(node, ast.Try):
+            handling += node.finalbody
+    assert not [each.lineno for part in handling for each in ast.walk(part) if isinstance(each, ast.Await)]

@@ -34,9 +34,8 @@ def infer_target(target: bytes) -> tuple[str, str | None] | None:
 def readable(method: bytes, target: bytes) -> bool:
     """Whether a target that is no inference route can be looked up: a path, or a URL with one, or `OPTIONS *`."""
     try:
-        url: Any = httptools.parse_url(
-            target
-        )  # its types know of no URL without a path, and compiled code relies on them
+        # Its types know of no URL without a path, and compiled code relies on them.
+        url: Any = httptools.parse_url(target)
     except httptools.HttpParserInvalidURLError:
         return False
     path: bytes | None = url.path
@@ -85,7 +84,7 @@ class Body:
         """Bytes still to come of a body of known length; 0 for any other."""
         return 0 if self._length is None else self._length - self.filled
 
-    def add(self, piece: bytes | bytearray) -> None:
+    def add(self, piece: Buffer) -> None:
         """Take the next piece; of a body of known length, at most what is missing. Raises `OutOfMemory`."""
         start, self.filled = self.filled, self.filled + len(piece)
         try:
@@ -98,7 +97,7 @@ class Body:
         except MemoryError:
             raise OutOfMemory(f"no memory for a body of {self._length or self.filled} bytes") from None
 
-    def _begin(self, piece: bytes | bytearray) -> Buffer:
+    def _begin(self, piece: Buffer) -> Buffer:
         if self._length is None:
             return bytearray(piece)
         if len(piece) == self._length:

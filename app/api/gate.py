@@ -39,6 +39,8 @@ class AccessGate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, then pass on."""
         if scope["type"] == "http":
+            # Tuples, as every other door has them: ASGI leaves it to the server what the pairs are.
+            scope["headers"] = [(name, value) for name, value in scope["headers"]]
             request_id = request_id_of(scope["headers"])
             scope.setdefault("state", {})["request_id"] = request_id.decode("latin-1")
             given = next((value for name, value in scope["headers"] if name == b"authorization"), None)

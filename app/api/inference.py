@@ -167,16 +167,19 @@ class Inference:
             admission.watch,
             timings,
         )
+        result: InferResult | None = None
+        refusal: ServingError | None = None
         try:
             result = await engine.infer(request)
-        except ESCAPES:
-            result = await self._escape(admission, request)
+        except ESCAPES as error:
+            refusal = error.with_traceback(None)  # which holds this frame, and so itself
+        if result is None:  # out of the handler: nothing compiled may await while it handles an exception
+            assert refusal is not None
+            result = await self._escape(admission, request, refusal)
         answered_at = engine.clock()
         generation, outputs, timings = result.generation, result.outputs, result.timings
         admission.batch_rows, admission.batch_size = result.batch_rows, result.batch_size
-        parameters = None
-        if decoded.parameters or generation is not admission.asked:
-            parameters = answer_parameters(decoded, result, admission.diverted_from)
+        parameters = answer_parameters(decoded, result, admission.diverted_from)
         model_id, spec = generation.model_id, generation.bundle.spec
         if is_small(outputs):
             encoded = self._encoder.encode(decoded, model_id, spec, outputs, parameters)
@@ -192,11 +195,11 @@ class Inference:
         headers_out, buffers = encoded
         return Reply(200, headers_out, buffers, _FRESH, (server_timing(timings), admission.request_id))
 
-    async def _escape(self, admission: Admission, request: InferRequest) -> InferResult:
-        """Let the fallback answer what its own model refuses (the refusal is being handled, and stands otherwise)."""
+    async def _escape(self, admission: Admission, request: InferRequest, refusal: ServingError) -> InferResult:
+        """Let the fallback answer what its own model refuses; the refusal stands otherwise."""
         other = admission.divert(admission.deadline)
         if other is None:
-            raise
+            raise refusal
         bundle = other.bundle
         check_text(bundle, request.inputs)
         return await self.engine.infer(replace(request, generation=other))

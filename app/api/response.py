@@ -16,8 +16,10 @@ def is_small(outputs: Tensors) -> bool:
     return size <= IN_PLACE_BYTES
 
 
-def answer_parameters(decoded: Decoded, result: InferResult, diverted_from: str | None) -> dict[str, str | int]:
-    """The parameters of an answer; `diverted_from` is the model that was asked where another one answered."""
+def answer_parameters(decoded: Decoded, result: InferResult, diverted_from: str | None) -> dict[str, str | int] | None:
+    """The parameters of an answer, which most have not; `diverted_from` is the model asked where another answered."""
+    if not decoded.parameters and diverted_from is None:
+        return None
     parameters: dict[str, str | int] = {}
     if decoded.parameters.get("explain") is True:
         parameters |= {"batch_rows": result.batch_rows, "batch_size": result.batch_size}

@@ -1,6 +1,7 @@
 """Requests that are refused from their headers, and those that another model answers instead."""
 
 import asyncio
+import sys
 
 import orjson
 import pytest
@@ -9,6 +10,7 @@ from app.api.access import Access
 from app.api.exchange import RequestHead
 from app.api.inference import Inference
 from app.api.limits import InFlight
+from app.api.story import Story
 from app.domain.config import ModelPolicy
 from app.domain.errors import DeadlineInfeasible, QueueFull
 from app.engine.engine import REPLIES
@@ -234,3 +236,27 @@ async def test_a_refusal_from_the_headers_is_remembered_with_the_deadline_it_had
     assert [(each["model"], each["timeout"]) for each in handler.journal.latest()["requests"]] == [
         ("m", 0.5), ("other", 0.3), (None, 0.5)
     ]  # fmt: skip
+
+
+async def test_refusals_that_fallbacks_spare_leave_no_exception_behind(stage, handler):
+    """A compiled coroutine that waited while it handled one left it to whatever ran next, each with those before."""
+    stage.policies["m"] = ModelPolicy(fallback="cheap")
+    stage.load("m")
+    stage.load("cheap")
+    slow(stage)
+    body, replies, left = body_of(parameters={"timeout": 1_000_000}), [], []
+
+    def begin():
+        ticket = handler.admit(head_of(handler, body=body))
+        Story(handler.handle(ticket, body), lambda story, reply, error: replies.append(reply)).begin()
+
+    loop = asyncio.get_running_loop()
+    for _ in range(5):
+        loop.call_soon(begin)
+    while len(replies) < 5:
+        await asyncio.sleep(0)
+    assert {reply.status for reply in replies} == {200}
+    loop.call_soon(lambda: left.append(sys.exc_info()[1]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert left == [None]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.api.access import OPEN_PATHS, Door, door_of
+from app.api.access import OPEN_PATHS, Access, Door, door_of
+from app.api.gate import Gate
 from tests.api.conftest import ADMIN
 
 pytestmark = pytest.mark.anyio
@@ -114,3 +115,16 @@ async def test_a_refusal_of_any_other_route_is_a_line_and_not_one_for_each(make_
     first, second = refusals(caplog)
     assert first == {"method": "GET", "path": "/admin/status", "code": "unauthorized", "request_id": "mine"}
     assert (second["path"], second["code"]) == ("/v2", "forbidden")
+
+
+async def test_headers_may_be_pairs_of_any_kind():
+    """ASGI asks for no tuples, and some servers give lists."""
+    seen = []
+
+    async def application(scope, receive, send):
+        seen.append(scope["headers"])
+
+    pairs = [[b"authorization", b"Bearer the-api-token"], [b"x-request-id", b"mine"]]
+    scope = {"type": "http", "method": "GET", "path": "/v2", "root_path": "", "headers": pairs}
+    await Gate(application, Access("the-api-token", "the-admin-token"))(scope, None, None)
+    assert seen == [[tuple(pair) for pair in pairs]]
