@@ -248,14 +248,14 @@ async def test_refusals_that_fallbacks_spare_leave_no_exception_behind(stage, ha
 
     def begin():
         ticket = handler.admit(head_of(handler, body=body))
-        Story(handler.handle(ticket, body), lambda story, reply, error: replies.append(reply)).begin()
+        Story(handler.handle(ticket, body), lambda story, reply, error: replies.append(reply and reply.status)).begin()
 
     loop = asyncio.get_running_loop()
     for _ in range(5):
         loop.call_soon(begin)
     while len(replies) < 5:
         await asyncio.sleep(0)
-    assert {reply.status for reply in replies} == {200}
+    assert set(replies) == {200}
     loop.call_soon(lambda: left.append(sys.exc_info()[1]))
     await asyncio.sleep(0)
     await asyncio.sleep(0)

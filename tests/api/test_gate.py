@@ -3,7 +3,7 @@
 import pytest
 
 from app.api.access import OPEN_PATHS, Access, Door, door_of
-from app.api.gate import Gate
+from app.api.gate import AccessGate
 from tests.api.conftest import ADMIN
 
 pytestmark = pytest.mark.anyio
@@ -124,7 +124,10 @@ async def test_headers_may_be_pairs_of_any_kind():
     async def application(scope, receive, send):
         seen.append(scope["headers"])
 
+    async def nothing(message=None):
+        return {}
+
     pairs = [[b"authorization", b"Bearer the-api-token"], [b"x-request-id", b"mine"]]
     scope = {"type": "http", "method": "GET", "path": "/v2", "root_path": "", "headers": pairs}
-    await Gate(application, Access("the-api-token", "the-admin-token"))(scope, None, None)
+    await AccessGate(application, Access("the-api-token", "the-admin-token"))(scope, nothing, nothing)
     assert seen == [[tuple(pair) for pair in pairs]]
