@@ -94,7 +94,7 @@ class Ticket(Protocol):
     def grow(self, nbytes: int) -> None:
         """Account for body bytes of a chunked request. Raises `PayloadTooLarge` or `TooManyRequests`."""
 
-    def release(self, code: str = "") -> None:
+    def release(self, code: str = "unsaid") -> None:
         """Give the place back. Idempotent; `handle` calls it, a door calls it when there is no body to handle.
 
         `code` is that of the error with which the door ended it; left out, the client went away, or `grow` raised.
