@@ -7,7 +7,7 @@ from app.api.exchange import Buffer, RequestHead
 from app.api.headers import InferHeaders
 from app.api.journal import EndedRequest, Journal
 from app.api.limits import InFlight
-from app.domain.errors import ServingError
+from app.domain.errors import Cancelled, ServingError
 from app.engine.engine import Engine
 from app.engine.expiry import Expiry, Watch, unwatched
 from app.engine.request import Timings
@@ -31,7 +31,7 @@ class Admission:
 
     # On the class, for what is the same in most: an attribute that is set costs each request.
     _open = True
-    _code: str | None = "cancelled"
+    _code: str | None = None
     _expiry: Expiry | None = None
     rows: int | None = None
     batch_rows: int | None = None
@@ -141,7 +141,7 @@ class Admission:
                 answer = times, model, self.request_id, self.rows, rows, size, self._nbytes, asked
                 self._journal.answered(answer, head.headers)
             else:
-                code = self._code if code is UNSAID else code
+                code = (self._code or Cancelled.reason) if code is UNSAID else code
                 self._engine.end(generation, code, seconds)
                 ended = EndedRequest(
                     received_at, model, self.request_id, code, seconds, timeout, self.rows, rows, size, self._nbytes,

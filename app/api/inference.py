@@ -34,7 +34,8 @@ from app.runtime.shared_memory import Regions
 
 logger = logging.getLogger(__name__)
 
-#: Of an answer, the header lines that differ from one to the next.
+#: Of an answer, the header lines that differ from one to the next. Declared of any length: a compiled pair is made anew
+#: each time it is used, and doors know this one by its identity.
 _FRESH: tuple[bytes, ...] = (b"server-timing", b"x-request-id")
 
 _NO_MEMORY = OutOfMemory("no memory to read this request, or to write its answer")

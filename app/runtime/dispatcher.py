@@ -48,7 +48,7 @@ class Dispatcher:
         self._running_since = 0.0
         self._timed_out = False
         self._failure: BaseException | None = None
-        self._background = threading.Thread(target=self._run, name="dispatcher", daemon=True)
+        self._background = threading.Thread(target=self._run, name="dispatcher", daemon=True)  # C has a `_thread`
 
     # any thread
 

@@ -57,8 +57,8 @@ def price(rule: ValueRule, value: float, missed: float, most: float) -> float:
     prices are so much lower, none below the value: who misses a little less stays a little cheaper, and what costs the
     device little, and so misses little, is not given up for the dearest.
     """
-    most = max(most, missed) / rule.rise  # it is of the last look
-    folds = missed / rule.rise - max(most - log(rule.dearest), 0.0)
+    highest = max(most, missed)  # `most` is of the last look
+    folds = missed / rule.rise - max(highest / rule.rise - log(rule.dearest), 0.0)
     return value * exp(folds) if folds > 0.0 else value
 
 
