@@ -29,13 +29,7 @@ class Pair:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.both: tuple[Scheduler[QueuedRequest], ...] = (
-            Scheduler(SchedulerConfig(discipline="edf", sizing="fill", admission="off", max_queue_depth=64)),
-            Scheduler(
-                SchedulerConfig(discipline="edf", sizing="value", admission="off", max_queue_depth=64),
-                rule=AS_FILL,
-            ),
-        )
+        self.both = self.schedulers()
         self.now = 0.0
         self.numbers: dict[QueuedRequest, int] = {}
         """The number of a request, the same for both schedulers'."""
@@ -51,27 +45,55 @@ class Pair:
                 for size in sizes or (1, 2, 4):
                     each.seed_cost(name, "default", size, cost * (1 + size / 8), 0.0)
 
+    def schedulers(self) -> tuple[Scheduler[QueuedRequest], Scheduler[QueuedRequest]]:
+        """The two that are compared."""
+        return (
+            Scheduler(SchedulerConfig(discipline="edf", sizing="fill", admission="off", max_queue_depth=64)),
+            Scheduler(
+                SchedulerConfig(discipline="edf", sizing="value", admission="off", max_queue_depth=64),
+                rule=AS_FILL,
+            ),
+        )
+
+    def decide(self, each: Scheduler[QueuedRequest]) -> Decision[QueuedRequest]:
+        """The next decision of one of them."""
+        return each.next_decision(self.now)
+
     def step(self) -> bool:
         """Let something arrive, leave or change, then decide; whether both decided the same."""
         random = self.random
         self.now += random.expovariate(200.0)
         for _ in range(random.randrange(6)):
             self._arrive(random.choice("aaabbcd"))
+        self._disturb()
+        decisions = [self.decide(each) for each in self.both]
+        if self._told(decisions[0]) != self._told(decisions[1]):
+            return False
+        self._finish(decisions)
+        return True
+
+    def _disturb(self) -> None:
+        """Perhaps somebody leaves, a policy changes, or weights move."""
+        random = self.random
         if self.queued and random.random() < 0.2:
             gone = self.queued.pop(random.choice(list(self.queued)))
             for each, request in zip(self.both, gone, strict=True):
                 each.withdraw([request], self.now)
+        if random.random() < 0.05:
+            name = random.choice("abcd")
+            policy = ModelPolicy(
+                sizing=random.choice([None, None, "fill", "cost"]),
+                max_batch_size=random.choice([None, 6]),
+                max_wait_ms=random.choice([0.0, 0.0, 5.0]),
+            )
+            for each in self.both:
+                each.set_policy(name, policy)
         if random.random() < 0.1:
             name = random.choice("abcd")
             weights: Weights = "cold" if random.random() < 0.3 else "resident"
             for each in self.both:
                 each.record_load(name, 5e-3, self.now)
                 each.set_weights(name, weights)
-        decisions = [each.next_decision(self.now) for each in self.both]
-        if self._told(decisions[0]) != self._told(decisions[1]):
-            return False
-        self._finish(decisions)
-        return True
 
     def _arrive(self, name: str) -> None:
         random = self.random
@@ -116,10 +138,10 @@ class Pair:
         return ran, sorted(self.numbers[request] for request in decision.expired), decision.wake_at
 
 
-def differing(states: int, seed: int = 0, steps: int = 500) -> int | None:
+def differing(states: int, seed: int = 0, steps: int = 500, pairs: type[Pair] = Pair) -> int | None:
     """The first of so many states, in runs of `steps`, in which the two decide differently; None if none is."""
     for begun in range(0, states, steps):
-        pair = Pair(seed + begun)
+        pair = pairs(seed + begun)
         for step in range(min(steps, states - begun)):
             if not pair.step():
                 return begun + step

@@ -1,5 +1,6 @@
 """Which contenders are worth the device now: net value over all models, and who stands back."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from math import inf
 from operator import attrgetter
@@ -142,7 +143,7 @@ class Appraisal:
         queue, menu, planner = entry.queue, entry.menu, self._planner
         offer = None
         if menu.sizes:
-            most = min(menu.most, planner.plan(queue).run_rows) if entry.demand.mixed else menu.most
+            most = min(menu.most, sum(queue.leading_rows(menu.most)[0])) if entry.demand.mixed else menu.most
             load = planner.load(queue) if queue.weights != "resident" else 0.0
             each = queue.rows / queue.depth
             offer = outlook.offer(entry, menu, most, each, load)
@@ -160,8 +161,17 @@ class Appraisal:
         return offer
 
     def _overdue(self, ready: Sequence[ModelQueue[R]], now: float) -> ModelQueue[R] | None:
-        """Who was not served for too long: who waits the longest of those that what they run at now is short for."""
+        """Who was not served for too long: who waits the longest of those that it is long for, by what they run."""
         since = now - self._rule.patience
         late = [queue for queue in ready if queue.waiting_since < since]
-        late = [queue for queue in late if now - queue.waiting_since > PERIODS * self._planner.seconds(queue)]
+        late = [queue for queue in late if now - queue.waiting_since > PERIODS * self._longest(queue)]
         return min(late, key=lambda queue: queue.waiting_since) if late else None
+
+    def _longest(self, queue: ModelQueue[R]) -> float:
+        """Expected seconds of a dispatch of all that is queued, or as much as one holds, weight load included."""
+        menu, planner = self._known[queue.model_id].menu, self._planner
+        if not menu.sizes:
+            planner.propose(queue, None)
+            return planner.seconds(queue)
+        place = bisect_left(menu.sizes, min(queue.rows, menu.most))
+        return menu.seconds[place] + planner.load(queue)

@@ -67,7 +67,8 @@ class Contention:
             return None, wake_at
         committed = [queue for queue in ready if queue.committed]
         if committed:
-            return min(committed, key=lambda each: self._planner.plan(each).oldest_enqueued_at), now
+            first = min(committed, key=lambda each: each.front().enqueued_at)
+            return self._select([first], now), now  # no choice, but for the size
         chosen = self._select(ready, now)
         if held and self._looks_ahead:
             chosen = self._look_ahead(chosen, ready, held, now)
@@ -80,7 +81,10 @@ class Contention:
     def _opens_at(self, queue: ModelQueue[R], now: float) -> float:
         if queue.weights in self._absent:
             return inf
-        return self._planner.opens_at(queue, now) if queue.policy.max_wait_ms else now
+        if not queue.policy.max_wait_ms:
+            return now
+        self._planner.propose(queue, None)  # what an earlier decision aimed at says nothing of what it waits for
+        return self._planner.opens_at(queue, now)
 
     def _select(self, ready: Sequence[ModelQueue[R]], now: float) -> ModelQueue[R]:
         if self._appraisal is not None:

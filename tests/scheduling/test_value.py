@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import e
+from typing import ClassVar
 
 import pytest
 
@@ -10,8 +11,8 @@ from app.domain.errors import DeadlineInfeasible
 from app.scheduling.demand import Demand
 from app.scheduling.request import QueuedRequest
 from app.scheduling.scheduler import Scheduler
-from app.scheduling.value import ValueRule, price
-from load_tests.identity import differing
+from app.scheduling.value import NET, ValueRule, price
+from load_tests.identity import Pair, differing
 from load_tests.simulate.rules import rule
 from load_tests.simulate.run import simulate
 from load_tests.simulate.scenarios import SCENARIOS
@@ -19,6 +20,8 @@ from tests.builders import request, spec
 from tests.scheduling.simulation import burst, push, scheduler, seed, served
 
 PLAIN = ValueRule(dearest=1.0)
+#: Its contenders are overdue all the time.
+IMPATIENT = ValueRule(patience=0.005)
 SIZES = (1, 2, 4, 8)
 
 
@@ -243,6 +246,42 @@ def test_more_is_answered_in_time_than_under_edf_and_the_same_every_time(name):
 def test_with_the_parameters_of_fill_it_decides_as_edf_with_fill():
     """`python -m load_tests identity` compares a hundred thousand states."""
     assert differing(4000) is None
+
+
+class Forgetful(Pair):
+    """The same rule twice; one forgets before each decision what was planned and offered for the one before."""
+
+    discipline: ClassVar[str]
+    rule: ClassVar[ValueRule]
+
+    def schedulers(self):
+        config = SchedulerConfig(discipline=self.discipline, sizing="value", admission="off", max_queue_depth=64)
+        return Scheduler(config, rule=self.rule), Scheduler(config, rule=self.rule)
+
+    def decide(self, each):
+        if each is self.both[1]:
+            for queue in each._queues.values():
+                assert queue.demand is not None
+                queue.plan = queue.offer = queue.demand.menu = queue.demand.shortest = None
+                queue.usable.clear()
+        return super().decide(each)
+
+
+@pytest.mark.parametrize("value", [NET, IMPATIENT], ids=["net", "impatient"])
+@pytest.mark.parametrize("discipline", ["fair", "fifo", "edf"])
+def test_no_decision_depends_on_what_was_planned_for_an_earlier_one(discipline, value):
+    kind = type("Pairs", (Forgetful,), {"discipline": discipline, "rule": value})
+    assert differing(5000, seed=1, pairs=kind) is None
+
+
+def test_committed_work_runs_at_the_size_that_is_best_now_not_at_that_of_an_earlier_decision():
+    """Eight were there first; of the three that are next, the model's policy now runs as many as fill a size."""
+    made = valued()
+    push(made, *burst(8))
+    _, now = run(made, 0.0)
+    push(made, *burst(3, now=now, committed=True), now=now)
+    made.set_policy("m", ModelPolicy(sizing="fill"))
+    assert made.next_decision(now).dispatch.size == 2
 
 
 def test_other_parameters_decide_otherwise(monkeypatch):
