@@ -2,7 +2,9 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 
+from app.scheduling.stats import GAP_BOUNDS
 from load_tests.processes import Server
 
 
@@ -16,6 +18,8 @@ class Counted:
     compute_seconds: float
     batch_rows: Counter[int]
     batch_sizes: Counter[int]
+    gaps: Counter[int]
+    """Executions by the place in `GAP_BOUNDS` of the device's idle time before them, while work waited."""
 
     def __sub__(self, before: "Counted") -> "Counted":
         """What came between two readings."""
@@ -26,7 +30,19 @@ class Counted:
             self.compute_seconds - before.compute_seconds,
             self.batch_rows - before.batch_rows,
             self.batch_sizes - before.batch_sizes,
+            self.gaps - before.gaps,
         )
+
+    @property
+    def median_gap(self) -> float:
+        """Seconds, evenly spread within the bucket in which the median is; NaN without executions, inf beyond all."""
+        half, passed = self.gaps.total() / 2, 0
+        for place, (low, high) in enumerate(pairwise((0.0, *GAP_BOUNDS, float("inf")))):
+            here = self.gaps[place]
+            if here and passed + here >= half:
+                return low + (high - low) * (half - passed) / here
+            passed += here
+        return float("nan")
 
 
 def counted(server: Server, name: str) -> Counted:
@@ -38,7 +54,14 @@ def counted(server: Server, name: str) -> Counted:
                 Counter({int(key): times for key, times in serving[name].items()})
                 for name in ("batch_rows", "batch_sizes")
             )
+            gaps = Counter(dict(enumerate(serving["gap_buckets"])))
             return Counted(
-                serving["dispatches"], serving["requests"], serving["rows"], serving["compute_seconds"], rows, sizes
+                serving["dispatches"],
+                serving["requests"],
+                serving["rows"],
+                serving["compute_seconds"],
+                rows,
+                sizes,
+                gaps,
             )
     raise RuntimeError(f"model {name!r} does not serve")

@@ -1,6 +1,7 @@
 """From what clients saw to figures: what counts as answered, in time, missed, refused, failed."""
 
 from collections import Counter
+from math import inf, isnan
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def observed(**changes):
         "device": 0.5,
         "machine": 0.6,
         "samples": ((0.0, 90, 80, 0.0), (1.0, 100, 70, 0.5)),
-        "models": {"m": Counted(4, 8, 13, 0.1, counts, counts)},
+        "models": {"m": Counted(4, 8, 13, 0.1, counts, counts, counts)},
         **changes,
     }
     return Observed(**values)
@@ -110,3 +111,24 @@ def test_what_was_used_up_is_named(changes, named):
 def test_nothing_answered_gives_figures_all_the_same():
     run = figures(WORKLOAD, 2.0, [seen((0, 0, 0.1, 0, 2))], observed(models={}, cpu_seconds=None, device=None))
     assert (run.ok, run.latency_ms, run.rows_per_execution, run.server_cpu_us) == (0, {}, None, None)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "expected"),  # by bucket; their bounds are 25, 50, 100, 200 µs and so on
+    [
+        ([8], 12.5e-6),
+        ([0, 4], 37.5e-6),
+        ([2, 0, 0, 6], 100e-6 + 100e-6 * 2 / 6),
+        ([1, 1], 25e-6),
+        ([0] * 11 + [3], inf),
+    ],
+)
+def test_the_median_gap_lies_within_its_bucket(gaps, expected):
+    none: Counter[int] = Counter()
+    counts = Counter(dict(enumerate(gaps)))
+    assert Counted(sum(gaps), 0, 0, 0.0, none, none, counts).median_gap == pytest.approx(expected)
+
+
+def test_without_executions_there_is_no_median_gap():
+    none: Counter[int] = Counter()
+    assert isnan(Counted(0, 0, 0, 0.0, none, none, none).median_gap)
