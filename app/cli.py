@@ -32,7 +32,7 @@ from app.repository.scan import find_bundles, scan
 from app.runtime.loader import Loader
 from app.runtime.trial import Compiled, Trial
 from app.settings import Settings, SettingsError
-from app.startup import admin_token_file, check_certificate, listen
+from app.startup import admin_token_file, allow_open_files, check_certificate, listen
 
 #: What is for several workers, and is imported only then.
 CLUSTER = {"serve": "app.scaleout.node:serve", "command": "app.scaleout.commands:run"}
@@ -41,6 +41,7 @@ CLUSTER = {"serve": "app.scaleout.node:serve", "command": "app.scaleout.commands
 def serve(_: argparse.Namespace) -> NoReturn:
     """Serve until a signal comes; 0 after a clean drain."""
     settings = Settings.load()
+    allow_open_files()
     if len(settings.runtime.devices) > 1:
         _of_cluster("serve")(settings)
     settings = settings.of_one_device()

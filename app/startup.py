@@ -1,6 +1,7 @@
-"""What a server looks at and takes hold of before it serves: its certificate, its port, then its admin token."""
+"""What a server looks at and takes hold of before it serves: its certificate, files, its port, then its admin token."""
 
 import logging
+import resource
 import socket
 import ssl
 from contextlib import suppress
@@ -29,6 +30,18 @@ def listen(settings: Settings) -> socket.socket:
         raise SettingsError(f"{PREFIX}ENDPOINTS_PORT={port}: cannot listen on {host}: {reason}") from error
     # With the protocol told: without it asyncio does not turn Nagle's algorithm off.
     return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=listener.detach())
+
+
+def allow_open_files() -> None:
+    """Raise this process's soft limit of open files to the hard one, which is often 500 times as high.
+
+    Every connection is an open file, and above the limit libuv resets new ones without a word. Nothing here needs it
+    low: `select`, for whose sake it is, is used on standard input alone.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # macOS sets a limit of its own to what it calls unlimited
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def check_certificate(settings: Settings) -> None:

@@ -1,6 +1,9 @@
 """What an operator of a real process reads: its log, its record, its settings."""
 
 import json
+import resource
+import socket
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -92,3 +95,16 @@ def test_the_record_can_be_replayed(told):
     record = read_record(told[1], told[1].with_name("status.json"))
     found = answer(record.scenario, rule("edf"), record.requests(1.0))
     assert (found.arrived, found.in_time) == (3, 3)
+
+
+def test_more_connections_than_the_soft_limit_of_files_are_answered(cache_dir, request):
+    """All are open at once: a server that closed or reset one of them would answer fewer."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    request.addfinalizer(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+    with running(cache_dir, MODELS_INCLUDE="tabular") as server, ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        opened = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 30)) for _ in range(200)]
+        for each in opened:
+            each.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert [each.recv(15) for each in opened] == [b"HTTP/1.1 200 OK"] * 200
