@@ -15,8 +15,8 @@ RUN python -m venv /opt/venv \
     && target="$([ "$DEVICE" = cuda ] && echo '.[cluster,cuda]' || echo '.[cluster]')" \
     && /opt/venv/bin/pip install --no-cache-dir --constraint requirements.lock "$target" \
     && /opt/venv/bin/pip install --no-cache-dir --no-deps --ignore-requires-python --requirement bundles/requirements.txt
-# The same again with the code of every request compiled. What that needs, the extra `build` without the server, reads the types of what was just installed, and
-# stays behind.
+# The same again with the code of every request compiled. What that needs, the extra `build` without the server, reads the
+# types of what was just installed, and stays behind.
 RUN /opt/venv/bin/pip install --no-cache-dir --constraint requirements.lock --target /opt/tools 'mypy[mypyc]' setuptools types-PyYAML \
     && PYTHONPATH=/opt/tools /opt/venv/bin/python -m app.wheel /opt/wheel \
     && /opt/venv/bin/pip install --no-cache-dir --no-deps --force-reinstall /opt/wheel/*.whl
