@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -248,6 +249,25 @@ def test_a_meta_model_has_nothing_to_compile_and_nothing_to_run(run, place):
     assert (code, rows(out)[0][:2], rows(out)[0][6]) == (0, ["meta", "meta"], "")
     code, out, err = run("check", path)
     assert (code, out, "error" in err) == (0, "meta: a meta model, calls no other\n", False)
+
+
+def test_a_bundle_that_a_meta_model_calls_lies_beside_it_or_is_served(run, place):
+    """A model directory of its own is looked at as well, since that is what the server would do."""
+    tensor = "{name: x, dtype: FP32, shape: nc, dims: {c: 3}}"
+    path = place / "elsewhere" / "meta"
+    path.mkdir(parents=True)
+    (path / "manifest.yaml").write_text(
+        f'format_version: "1"\nkind: meta\ncalls: [m]\nclient_inputs: [{tensor}]\nclient_outputs: [{tensor}]\n'
+    )
+    (path / "hooks.py").write_text("def run(inputs, call):\n    return call('m', inputs)\n")
+    code, _, err = run("check", path)
+    assert (code, err.count("error")) == (1, 1)
+    assert "error: meta: calls 'm', a bundle that lies neither beside it nor in MODEL_DIRS" in " ".join(err.split())
+    for where in ("bundles", "elsewhere"):
+        bundle = write_identity_bundle(place / where, "m")
+        code, _, err = run("check", path)
+        assert (code, "error" in err) == (0, False)
+        shutil.rmtree(bundle)
 
 
 # pack

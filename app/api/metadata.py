@@ -64,7 +64,7 @@ def _health(routes: APIRouter, engine: Engine, readiness: Readiness) -> None:
         responses={503: {"model": Ready, "description": "They should not."}},
     )
     async def ready() -> Response:
-        is_ready = readiness.ready(engine.registry.entries, engine.alive)
+        is_ready = readiness.ready(engine.registry.told, engine.alive)
         return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
 
 

@@ -114,6 +114,15 @@ class Control:
         """Take a retired generation off the device, after the commands already queued (any thread)."""
         self._dispatcher.post(lambda: self._free(generation, generation.bundle.spec.name))
 
+    def waiting(self) -> dict[str, str]:
+        """Why meta models that are loaded cannot be served: what they call is not there (any thread)."""
+        entries = self._registry.entries
+        return {
+            name: told.reason
+            for name, told in self._registry.told.items()
+            if told.state is ModelState.UNAVAILABLE and name in entries and entries[name].state is ModelState.READY
+        }
+
     def stop(self) -> concurrent.futures.Future[None]:
         """Free every model (the last command before the dispatcher stops)."""
 

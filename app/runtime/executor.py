@@ -101,7 +101,8 @@ class Executor:
         """Log a failed execution; of those of one model with one code, one a second."""
         suppressed = self._sparing.suppressed((model_id, code), self._clock())
         if suppressed is not None:
-            logger.error(
+            logger.log(
+                logging.INFO if code == "terminated" else logging.ERROR,  # it was asked to: nobody waited any more
                 "execution of model %s failed: %s",
                 model_id,
                 failure if isinstance(failure, str) else type(failure).__name__,

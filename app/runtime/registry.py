@@ -60,7 +60,8 @@ class ModelRegistry:
 
     def __init__(self) -> None:
         self._entries: Mapping[str, ModelEntry] = MappingProxyType({})
-        self._public = self._entries
+        self._told: Mapping[str, ModelEntry] = {}
+        self._public: Mapping[str, ModelEntry] = {}
         self.serving: Mapping[str, Generation] = {}
         """What answers clients now, by name: a short way to `resolve_public` for those that are there in full."""
 
@@ -70,6 +71,11 @@ class ModelRegistry:
         that they call.
         """
         return self._public
+
+    @property
+    def told(self) -> Mapping[str, ModelEntry]:
+        """All entries, meta models READY with all that they call."""
+        return self._told
 
     @property
     def entries(self) -> Mapping[str, ModelEntry]:
@@ -88,8 +94,8 @@ class ModelRegistry:
         entries.update({entry.name: entry for entry in come})
         internal = _internal(entries)
         self._entries = MappingProxyType(entries)
-        shown = {name: _with_calls(entry, entries) for name, entry in entries.items() if name not in internal}
-        self._public = MappingProxyType(shown)
+        self._told = {name: _with_calls(entry, entries) for name, entry in entries.items()}
+        self._public = {name: entry for name, entry in self._told.items() if name not in internal}
         served = [(name, entry.generation) for name, entry in self._public.items()]
         self.serving = {name: each for name, each in served if each is not None and each.resident}
 

@@ -185,10 +185,13 @@ class ResidencyKeeper:
             room = on_demand - weights.taken_bytes
             self._evict(plan_room(weights.needed_bytes(model_id), weights.evictable(queued), room))
         elif weights.comes_and_goes and needed > (free := weights.free_bytes(model_id)):
-            raise OutOfMemory(
-                f"the weights have {needed} bytes, and of the {weights.budget.pool} that weights may fill {free} are "
-                f"free: take another model off the device first"
+            pool = weights.budget.pool
+            remedy = (
+                f"and of the {pool} that weights may fill {free} are free: take another model off the device first"
+                if needed <= pool
+                else f"and all weights together may fill {pool}: set RUNTIME_DEVICE_MEMORY_BYTES higher"
             )
+            raise OutOfMemory(f"the weights have {needed} bytes, {remedy}")
         weights.reserve(model_id)
 
     def load_now(self, model_id: str, prepared: Prepared, seconds: float, *, on_demand: bool = False) -> None:
@@ -216,7 +219,7 @@ class ResidencyKeeper:
         if self._weights.comes_and_goes:
             self._free()
         after = self._weights.snapshot().resident_bytes
-        logger.info("compacted: %d bytes of weights on the device, before %d", after, before)
+        logger.info("compacted: %d of %d bytes of weights on the device freed", before - after, before)
         return Compaction(before, after)
 
     def rebuild(self, model_id: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from app.domain.batch_safety import Verdict, judge
 from app.domain.config import ModelPolicy, Residency
-from app.domain.errors import BundleError, InvalidRequest, ModelUnavailable, Unsupported
+from app.domain.errors import BundleError, InvalidRequest, ModelUnavailable, OutOfMemory, Unsupported
 from app.runtime.dispatcher import Dispatcher
 from app.runtime.executor import Executor
 from app.runtime.fallbacks import check_fallbacks
@@ -54,7 +54,7 @@ class Tuning:
             old = self._registry.resolve(name)
             generation = replace(old, policy=change(old.policy))
             if generation.policy.residency != old.policy.residency:
-                raise Unsupported("residency is not changed by a policy: use /admin/set_residency")
+                raise Unsupported(f"residency is not changed by a policy: {self._how_to_move()}")
             self._check_padding(old, generation)
             try:
                 check_fallbacks(name, generation, self._registry.entries)
@@ -79,15 +79,12 @@ class Tuning:
         def change() -> None:
             model_id = self._dispatcher.call(begin).result()
             if residency is Residency.DEVICE:
-                self._keeper.bring(model_id)
+                self._bring(name, model_id)
                 self._dispatcher.call(lambda: end(model_id)).result()
 
         def begin() -> str:
             if not self._external:
-                raise Unsupported(
-                    "the server moves weights by itself: set_residency needs model_control_mode=explicit, or set "
-                    "scheduler.models.<name>.residency"
-                )
+                raise Unsupported(f"the server moves weights by itself: {self._how_to_move()}")
             if self._registry.resolve(name).bundle.spec.is_meta:
                 raise Unsupported(f"meta model {name!r} has no weights of its own: move those of the models it calls")
             model_id = self._registry.resolve(name).model_id
@@ -112,13 +109,13 @@ class Tuning:
         def change() -> Compaction:
             models, freed = self._dispatcher.call(begin).result()
             try:
-                for model_id in models:
-                    self._keeper.bring(model_id)
+                for name, model_id in models:
+                    self._bring(name, model_id)
             finally:
                 after = self._dispatcher.call(look).result()
             return Compaction(freed.before_bytes, after)
 
-        def begin() -> tuple[list[str], Compaction]:
+        def begin() -> tuple[list[tuple[str, str]], Compaction]:
             models = [each for name in reload for each in self._weights_of(name)]
             freed = self._keeper.compact()
             return models if self._weights.comes_and_goes else [], freed
@@ -137,10 +134,10 @@ class Tuning:
         """
 
         def change() -> None:
-            for model_id in self._dispatcher.call(begin).result():
-                self._keeper.bring(model_id, forced=True)
+            for name, model_id in self._dispatcher.call(begin).result():
+                self._bring(name, model_id, forced=True)
 
-        def begin() -> list[str]:
+        def begin() -> list[tuple[str, str]]:
             if self._external:
                 raise Unsupported("operators move the weights: use /admin/set_residency")
             models = [each for name in names for each in self._weights_of(name)]
@@ -148,13 +145,26 @@ class Tuning:
 
         return self._keeper.submit(change)
 
+    def _how_to_move(self) -> str:
+        if self._external:
+            return "use /admin/set_residency"
+        return "start it with MODEL_CONTROL_MODE=explicit and use /admin/set_residency, or with SCHEDULER_MODELS"
+
+    # weights thread
+
+    def _bring(self, name: str, model_id: str, *, forced: bool = False) -> None:
+        """Bring a model to the device. Raises `OutOfMemory` with its name."""
+        try:
+            self._keeper.bring(model_id, forced=forced)
+        except OutOfMemory as error:
+            raise OutOfMemory(f"model {name!r}: {error.message}") from None
+
     # dispatcher thread
 
-    def _weights_of(self, name: str) -> list[str]:
-        """The model ids whose weights a name stands for: of a meta model those of the models it calls."""
-        generation = self._registry.resolve(name)
-        calls = generation.bundle.spec.meta_models
-        return [generation.model_id] if calls is None else [self._registry.resolve(each).model_id for each in calls]
+    def _weights_of(self, name: str) -> list[tuple[str, str]]:
+        """The models, and their ids, whose weights a name stands for: of a meta model those that it calls."""
+        calls = self._registry.resolve(name).bundle.spec.meta_models
+        return [(each, self._registry.resolve(each).model_id) for each in ((name,) if calls is None else calls)]
 
     def _check_padding(self, old: Generation, new: Generation) -> None:
         """Raise `Unsupported` for padding under which batches, which are verified at a load, are not safe."""

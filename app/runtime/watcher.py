@@ -157,7 +157,10 @@ class RepositoryWatcher:
         loads = self.first_look()
         concurrent.futures.wait(loads)
         failed = sum(load.cancelled() or load.exception() is not None for load in loads)
-        logger.info("started: %d of %d models ready", len(loads) - failed, len(loads))
+        waiting = self._control.waiting()
+        for name, reason in waiting.items():
+            logger.warning("model %s: %s", name, reason)
+        logger.info("started: %d of %d models ready", len(loads) - failed - len(waiting), len(loads))
 
     def _follow(self) -> None:
         concurrent.futures.wait(self.look_again())

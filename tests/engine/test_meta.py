@@ -18,6 +18,7 @@ from app.domain.errors import (
     QueueFull,
     Unsupported,
 )
+from app.engine.readiness import Readiness
 from app.engine.request import InferRequest
 from tests.builders import rows_of
 
@@ -458,6 +459,27 @@ async def test_meta_models_have_no_weights_that_an_operator_could_move(make_stag
     stage.tuning.compact([]).result(30)
     with pytest.raises(ModelUnavailable, match="'meta' calls model 'a', which is not there"):
         await ask(stage, 5)
+
+
+def test_the_server_is_ready_once_a_required_meta_model_can_be_served(stage, load_meta):
+    readiness = Readiness(["meta"])
+    readiness.expect(["a", "meta"])
+    stage.load("a")
+    load_meta()
+    assert not readiness.ready(stage.registry.told, alive=True)
+    assert stage.control.waiting() == {"meta": "calls b, not loaded: load that too"}
+    stage.load("b")
+    assert readiness.ready(stage.registry.told, alive=True)
+    assert stage.control.waiting() == {}
+
+
+def test_an_internal_model_may_be_required(stage, load_meta):
+    readiness = Readiness(["a"])
+    readiness.expect(["a"])
+    load_meta()
+    assert not readiness.ready(stage.registry.told, alive=True)
+    stage.load("a")
+    assert readiness.ready(stage.registry.told, alive=True)
 
 
 async def test_a_meta_model_serves_once_the_models_it_calls_do(stage, load_meta):

@@ -1,6 +1,7 @@
 """One dispatch on the device: whatever happens, every request is answered once."""
 
 import concurrent.futures
+import logging
 from math import inf
 from pathlib import Path
 
@@ -96,6 +97,7 @@ def test_partial_batches_are_filled_as_the_policy_says_or_else_the_bundle(of_bun
     ],
 )
 def test_a_failure_is_told_with_what_it_took(failure, may_be_one_requests_fault, caplog):
+    caplog.set_level(logging.INFO)
     bench = Bench()
     bench.backend.fail_next(failure)
     outcome = bench.execute(1, 2)
@@ -114,6 +116,17 @@ def test_an_unexpected_failure_is_logged_and_its_details_are_kept_from_callers(c
     assert isinstance(error, ExecutionFailed)
     assert "secret" not in error.message
     assert "secret detail" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("reason", "level"), [("terminated", logging.INFO), ("execution_failed", logging.ERROR)], ids=["asked for", "not"]
+)
+def test_an_execution_that_was_asked_to_end_is_no_error_in_the_log(reason, level, caplog):
+    bench = Bench()
+    bench.backend.fail_next(ExecutionFailed("ended before it was done", reason=reason))
+    with caplog.at_level(logging.INFO):
+        bench.execute(1)
+    assert [record.levelno for record in caplog.records] == [level]
 
 
 def test_requests_of_a_model_that_was_unloaded_are_told_so():

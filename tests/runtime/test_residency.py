@@ -358,10 +358,31 @@ def test_every_so_many_loads_the_device_is_compacted(make_stage):
 def test_residency_is_the_servers_own_affair_outside_explicit_mode(make_stage):
     stage = make_stage(arena=20)
     put(stage, "a")
-    with pytest.raises(Unsupported, match="needs model_control_mode=explicit"):
+    how = "start it with MODEL_CONTROL_MODE=explicit and use /admin/set_residency, or with SCHEDULER_MODELS"
+    with pytest.raises(Unsupported, match=how):
         stage.tuning.set_residency("a", Residency.DEVICE).result(30)
-    with pytest.raises(Unsupported, match="use /admin/set_residency"):
+    with pytest.raises(Unsupported, match=f"not changed by a policy: {how}"):
         stage.tuning.set_policy("a", lambda old: old.model_copy(update={"residency": Residency.DEVICE})).result(30)
+
+
+def test_where_operators_move_weights_a_policy_that_would_says_how(make_stage):
+    stage = make_stage(arena=20, external=True)
+    put(stage, "a")
+    with pytest.raises(Unsupported, match=r"not changed by a policy: use /admin/set_residency$"):
+        stage.tuning.set_policy("a", lambda old: old.model_copy(update={"residency": Residency.DEVICE})).result(30)
+
+
+def test_what_no_leaving_makes_room_for_is_not_said_to_need_room(make_stage):
+    stage = make_stage(arena=5, external=True)
+    with pytest.raises(OutOfMemory, match="have 10 bytes, and all weights together may fill 5: set RUNTIME_DEVICE"):
+        put(stage, "a")
+
+
+def test_of_several_models_that_are_brought_back_the_one_that_does_not_fit_is_named(make_stage):
+    stage = make_stage(arena=25)
+    put(stage, "a", "b", "c")
+    with pytest.raises(OutOfMemory, match=r"^model 'c': the weights have 10 bytes"):
+        stage.tuning.compact(["a", "b", "c"]).result(30)
 
 
 # explicit mode

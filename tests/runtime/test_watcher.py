@@ -124,6 +124,26 @@ def test_a_watcher_that_does_not_poll_looks_once(stage, write):
     assert stage.states() == {"a": ("READY", "")}
 
 
+def test_a_meta_model_that_lacks_what_it_calls_is_not_counted_as_ready(stage, write, caplog):
+    write("a")
+    path = stage.root / "meta"
+    path.mkdir()
+    tensor = "{name: x, dtype: FP32, shape: nc, dims: {c: 3}}"
+    (path / "manifest.yaml").write_text(
+        f'format_version: "1"\nkind: meta\ncalls: [gone]\nclient_inputs: [{tensor}]\nclient_outputs: [{tensor}]\n'
+    )
+    (path / "hooks.py").write_text("def run(inputs, call):\n    return call('gone', inputs)\n")
+    caplog.set_level(logging.INFO, "app.runtime.watcher")
+    watcher = stage.watch(poll_seconds=None)
+    watcher.start()
+    watcher.join()
+    told = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "app.runtime.watcher"]
+    assert told == [
+        ("WARNING", "model meta: calls gone, not loaded: load that too"),
+        ("INFO", "started: 1 of 2 models ready"),
+    ]
+
+
 def test_a_watcher_that_never_started_can_be_joined(stage):
     stage.watch().join()
 
