@@ -145,6 +145,6 @@ class Executor:
         shares = batch.scatter(
             outputs, spec.outputs, [request.rows for request in requests], dispatch.size, batched=spec.coalescible
         )
-        waited = self._weights.loaded_since(dispatch.model_id, requests[0].enqueued_at)
+        waited = self._weights.used(dispatch.model_id, requests[0].enqueued_at, ended)
         facts = DispatchFacts(started, waited, seconds, dispatch.rows, dispatch.size)
         return Outcome([Part(share, facts) for share in shares], seconds, None, begun, ended, waited)

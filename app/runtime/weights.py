@@ -99,10 +99,11 @@ class WeightCache:
         held.worked = True
         return held.model
 
-    def loaded_since(self, model_id: str, instant: float) -> float:
-        """Seconds of the model's latest load if that ended after `instant`, else 0."""
+    def used(self, model_id: str, since: float, now: float) -> float:
+        """End a use for work queued at `since`: seconds of the model's load if it waited for that, else 0."""
         held = self._find(model_id)
-        return held.load_seconds if held.loaded_at > instant else 0.0
+        held.used_at = now
+        return held.load_seconds if held.loaded_at > since else 0.0
 
     def load_seconds(self, model_id: str) -> float:
         """What the latest load took, or one on an earlier day; 0 while unknown."""

@@ -9,6 +9,11 @@ from typing import NamedTuple
 #: A model stays at least this many times its load time, so that what was loaded can work before it goes.
 STAY_FACTOR = 2.0
 
+#: One that has nothing to do goes earlier if no other will do: so much of its load time after its last work, or as many
+#: seconds as clients that wait for answers may take to ask again.
+IDLE_FACTOR = 0.25
+ASKS_AGAIN = 0.02
+
 #: A model that was kept waiting for longer comes before those that would gain more: from then on at most one load of
 #: each other model comes before its own. Seconds.
 LONGEST_COLD = 10.0
@@ -46,7 +51,7 @@ class Resident:
     model_id: str
     nbytes: int
     used_at: float
-    """When it was loaded or last dispatched."""
+    """When it was loaded or last ended a dispatch."""
     loaded_at: float = -inf
     load_seconds: float = 0.0
     worked: bool = True
@@ -55,8 +60,15 @@ class Resident:
     """Whether it has queued work."""
 
     def settled_at(self) -> float:
-        """From when on it may leave, if it must: infinite while it has work and has not done any of it."""
+        """From when on it may leave for another: infinite while it has work and has not done any of it."""
         return inf if self.queued and not self.worked else self.loaded_at + STAY_FACTOR * self.load_seconds
+
+    def leaves_at(self) -> float:
+        """From when on it may leave if it must."""
+        settled = self.settled_at()
+        if self.queued or not self.worked:
+            return settled
+        return min(settled, self.used_at + max(IDLE_FACTOR * self.load_seconds, ASKS_AGAIN))
 
 
 def plan_eviction(residents: Iterable[Resident], needed: int, free: int) -> tuple[str, ...] | None:
@@ -129,21 +141,22 @@ def plan_load(
 ) -> LoadPlan:
     """Who leaves so that a model of `needed` bytes can come.
 
-    Idle models go first; then those with queued work; neither before it has stayed as long as it must, and none runs
-    while this is asked; `taken` bytes belong to others that stay. A model larger than the budget comes when everything
-    else has left.
+    Idle models go first, those that came of late after the others; then those with queued work; none before it has
+    stayed as long as it must, and none runs while this is asked; `taken` bytes belong to others that stay. A model
+    larger than the budget comes when everything else has left.
     """
-    settled = [each for each in residents if each.settled_at() <= now]
+    leaving = [each for each in residents if each.leaves_at() <= now]
+    idle = [each for each in leaving if not each.queued]
     free = on_demand - taken - sum([each.nbytes for each in residents])
     if needed > on_demand:
-        if len(settled) == len(residents) and not taken:
+        if len(leaving) == len(residents) and not taken:
             return LoadPlan(tuple(each.model_id for each in residents))
-        return LoadPlan(None, _next_settled(residents, now))
-    for willing in ([each for each in settled if not each.queued], settled):
+        return LoadPlan(None, _next_leaving(residents, now))
+    for willing in ([each for each in idle if each.settled_at() <= now], idle, leaving):
         victims = plan_eviction(willing, needed, free)
         if victims is not None:
             return LoadPlan(victims)
-    return LoadPlan(None, _next_settled(residents, now))
+    return LoadPlan(None, _next_leaving(residents, now))
 
 
 def plan_room(needed: int, residents: Sequence[Resident], on_demand: int) -> tuple[str, ...]:
@@ -156,5 +169,5 @@ def plan_room(needed: int, residents: Sequence[Resident], on_demand: int) -> tup
     return tuple(each.model_id for each in residents)
 
 
-def _next_settled(residents: Iterable[Resident], now: float) -> float:
-    return min([each.settled_at() for each in residents if each.settled_at() > now], default=inf)
+def _next_leaving(residents: Iterable[Resident], now: float) -> float:
+    return min([each.leaves_at() for each in residents if each.leaves_at() > now], default=inf)

@@ -134,6 +134,7 @@ class Device:
         tally.busy += end - self.now
         tally.waited += self._load_seconds
         self.running, self.now = None, end
+        self.residency.memory.use(dispatch.model_id, end)
         if self._load_seconds:
             self.scheduler.record_load(dispatch.model_id, self._load_seconds, end)
         in_time = len([request for request in dispatch.requests if request.deadline >= end])

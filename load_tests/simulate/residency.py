@@ -50,7 +50,7 @@ class Memory:
         self._scheduler.set_weights(model_id, "resident")
 
     def use(self, model_id: str, now: float) -> None:
-        """The model is about to run."""
+        """The model is about to run, or has run."""
         held = self.held[model_id]
         held.used_at, held.worked = now, True
 

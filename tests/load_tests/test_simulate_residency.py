@@ -61,11 +61,17 @@ def test_resident_models_are_served_while_others_come():
     assert outcome.waiting == 0.0
 
 
-def test_what_was_loaded_stays_for_twice_its_load():
+def test_what_was_loaded_stays_for_a_while_after_its_last_work():
     outcome = run([0, 1], [0, 1], model("a", fixed_ms=1.0, load_ms=20), model("b", fixed_ms=1.0, load_ms=5))
     assert latencies(outcome) == [21.0]
-    assert latencies(outcome, of=1) == [65.0]  # from 60, 20 + 2 × 20, on
+    assert latencies(outcome, of=1) == [46.0]  # from 41, 20 after it ended, on
     assert outcome.wasted == 0
+
+
+def test_what_was_loaded_and_has_work_stays_for_twice_its_load():
+    models = model("a", fixed_ms=10.0, load_ms=20), model("b", fixed_ms=1.0, load_ms=5)
+    outcome = run([0, 1] + [1] * 9, [0, 1] + [0] * 9, *models)
+    assert min(latencies(outcome, of=1)) == 65.0  # from 60, 20 + 2 × 20, on
 
 
 def test_a_load_after_which_nobody_waits_is_wasted():

@@ -128,8 +128,10 @@ def test_use_and_work_are_remembered_for_the_next_eviction(make, add):
     weights.acquire("a", 2.0)
     [used] = weights.evictable(())
     assert (used.used_at, used.loaded_at, used.worked) == (2.0, 1.0, True)
-    assert weights.loaded_since("a", 0.5) == 0.25
-    assert weights.loaded_since("a", 1.0) == 0.0
+    assert weights.used("a", 0.5, 3.0) == 0.25
+    assert weights.used("a", 1.0, 4.0) == 0.0
+    [used] = weights.evictable(())
+    assert used.used_at == 4.0
 
 
 @pytest.mark.parametrize(

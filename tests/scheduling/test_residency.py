@@ -124,10 +124,34 @@ def test_idle_models_leave_before_those_with_work():
     assert plan_load(2, [idle, busy], 2, now=10.0) == LoadPlan(("busy", "idle"))
 
 
-def test_a_model_that_was_just_loaded_stays_for_twice_its_load_time():
-    fresh = Resident("fresh", 1, used_at=5.0, loaded_at=5.0, load_seconds=0.5, worked=True)
+@pytest.mark.parametrize(("worked", "queued"), [(True, True), (False, False)])
+def test_a_model_that_was_just_loaded_stays_for_twice_its_load_time(worked, queued):
+    fresh = Resident("fresh", 1, used_at=5.0, loaded_at=5.0, load_seconds=0.5, worked=worked, queued=queued)
     assert plan_load(1, [fresh], 1, now=5.9) == LoadPlan(None, 6.0)
     assert plan_load(1, [fresh], 1, now=6.0) == LoadPlan(("fresh",))
+
+
+@pytest.mark.parametrize(
+    ("load_seconds", "leaves_at"),
+    [
+        (2.0, 5.7),  # a quarter of its load after its last work
+        (0.04, 5.08),  # twice its load after it was loaded
+        (0.2, 5.25),
+        (0.15, 5.2375),
+        (0.05, 5.1),
+    ],
+)
+def test_a_model_that_has_nothing_more_to_do_leaves_earlier_if_no_other_will_do(load_seconds, leaves_at):
+    idle = Resident("idle", 1, used_at=5.2, loaded_at=5.0, load_seconds=load_seconds)
+    plan = plan_load(1, [idle], 1, now=5.05)
+    assert plan.victims is None
+    assert plan.look_again_at == pytest.approx(leaves_at)
+    assert plan_load(1, [idle], 1, now=plan.look_again_at) == LoadPlan(("idle",))
+
+
+def test_a_model_stays_for_as_long_as_clients_take_to_ask_again():
+    idle = Resident("idle", 1, used_at=5.0, loaded_at=5.0, load_seconds=0.02)
+    assert plan_load(1, [idle], 1, now=5.01) == LoadPlan(None, 5.02)
 
 
 def test_a_model_with_work_stays_until_it_has_done_some():
@@ -137,10 +161,18 @@ def test_a_model_with_work_stays_until_it_has_done_some():
     assert plan_load(1, [given_up], 1, now=100.0) == LoadPlan(("waiting",))
 
 
-def test_another_that_will_do_leaves_instead_of_a_fresh_one():
-    fresh = Resident("fresh", 1, used_at=5.0, loaded_at=5.0, load_seconds=1.0)
+@pytest.mark.parametrize("load_seconds", [1.0, 0.4])
+def test_another_that_will_do_leaves_instead_of_a_fresh_one(load_seconds):
+    fresh = Resident("fresh", 1, used_at=5.0, loaded_at=5.0, load_seconds=load_seconds)
     other = Resident("other", 1, used_at=5.5)
     assert plan_load(1, [fresh, other], 2, now=5.6) == LoadPlan(("other",))
+    assert plan_load(2, [fresh, other], 2, now=5.6).victims == ("fresh", "other")
+
+
+def test_a_fresh_one_without_work_leaves_before_an_old_one_with_work():
+    fresh = Resident("fresh", 1, used_at=5.0, loaded_at=5.0, load_seconds=0.4)
+    busy = Resident("busy", 1, used_at=1.0, queued=True)
+    assert plan_load(1, [fresh, busy], 2, now=5.2) == LoadPlan(("fresh",))
 
 
 def test_bytes_of_those_that_stay_are_no_room():
@@ -159,7 +191,7 @@ def test_a_model_larger_than_the_budget_comes_alone():
     assert plan_load(9, residents, 4, now=2.0) == LoadPlan(("a", "b"))
     assert plan_load(9, [], 4, now=2.0) == LoadPlan(())
     assert plan_load(9, [], 0, now=2.0) == LoadPlan(())
-    fresh = Resident("fresh", 1, used_at=1.5, loaded_at=1.5, load_seconds=1.0)
+    fresh = Resident("fresh", 1, used_at=1.5, loaded_at=1.5, load_seconds=1.0, queued=True)
     assert plan_load(9, [*residents, fresh], 4, now=2.0) == LoadPlan(None, 3.5)
 
 
@@ -197,7 +229,11 @@ def test_a_plan_fits_and_touches_nobody_who_must_stay(residents, needed, on_dema
     if plan.victims is None:
         assert plan.look_again_at > now
         return
-    assert all(known[name].settled_at() <= now for name in plan.victims)
+    assert all(known[name].leaves_at() <= now for name in plan.victims)
+    fresh = [known[name] for name in plan.victims if known[name].settled_at() > now]
+    others = [each for each in residents if each.settled_at() <= now and not each.queued]
+    # Freshly loaded ones leave only if all that are longer there, and have no work, would not do.
+    assert not fresh or sum(each.nbytes for each in residents if each not in others) + needed > on_demand
     left = sum(each.nbytes for each in residents if each.model_id not in plan.victims)
     assert left + needed <= on_demand or left == 0
 
