@@ -155,7 +155,7 @@ def test_a_model_that_is_there_is_not_loaded_again(dynamic):
 def test_weights_that_the_server_moves_are_not_the_operators_to_move(dynamic, operator):
     refused = set_residency(operator, dynamic, "times1", "device")
     assert refused.status_code == 409
-    assert "model_control_mode=explicit" in refused.json()["error"]
+    assert "MODEL_CONTROL_MODE=explicit" in refused.json()["error"]
 
 
 def test_compacting_frees_all_and_brings_back_what_is_listed(dynamic, operator):
