@@ -1,5 +1,6 @@
 """An engine over a fake device: the real dispatcher, loader, pools and watcher, bundles from disk."""
 
+import asyncio
 import concurrent.futures
 import gc
 import logging
@@ -215,6 +216,21 @@ def log_level():
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
+
+
+@pytest.fixture
+def put_loop_forward(monkeypatch):
+    """Put the clock of the running event loop forward by so many seconds: what was to happen until then happens now.
+
+    A deadline far away that is made to pass, once everything is where the test wants it, passes on no machine too early.
+    """
+
+    def put(seconds):
+        loop = asyncio.get_running_loop()
+        clock = loop.time
+        monkeypatch.setattr(loop, "time", lambda: clock() + seconds)
+
+    return put
 
 
 @pytest.fixture
