@@ -117,7 +117,7 @@ def test_texts_of_all_lengths_at_once_are_answered_as_alone(server, embed):
 
     for text, answered in zip(texts, asyncio.run(ask()), strict=True):
         np.testing.assert_allclose(answered, embed(text), atol=1e-4)
-    [model] = httpx.get(f"{server.url}/status", trust_env=False).json()["models"]
+    [model] = httpx.get(f"{server.url}/status", timeout=60, trust_env=False).json()["models"]
     assert model["serving"]["batch_safety"] == "safe"
     assert model["serving"]["dispatches"] < model["serving"]["requests"] == len(texts)
     costs = model["serving"]["costs"]

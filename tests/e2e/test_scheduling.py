@@ -79,7 +79,7 @@ def server(cache_dir, tmp_path_factory):
 
 def serving(server, model):
     """What the status says of a model."""
-    models = httpx.get(f"{server.url}/status", trust_env=False).json()["models"]
+    models = httpx.get(f"{server.url}/status", timeout=60, trust_env=False).json()["models"]
     return next(each["serving"] for each in models if each["name"] == model)
 
 
