@@ -222,7 +222,7 @@ def anyio_backend():
 def put_loop_forward(monkeypatch):
     """Put the clock of the running event loop forward by so many seconds: what was to happen until then happens now.
 
-    A deadline far away that is made to pass, once everything is where the test wants it, passes on no machine too early.
+    A deadline that is far away, and made to pass when all is where the test wants it, passes on no machine too early.
     """
 
     def put(seconds):
