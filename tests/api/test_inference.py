@@ -107,7 +107,7 @@ async def ask(handler, kind, rows):
 
 
 async def until(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 

@@ -98,7 +98,7 @@ def test_what_is_no_utf8_is_the_clients_error_and_names_the_row(bundle, as_bytes
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     (root / "embed").symlink_to(EMBED)
-    with running(tmp_path_factory.mktemp("cache"), root) as process:
+    with running(tmp_path_factory.mktemp("cache"), root, SCHEDULER_SIZING="fill") as process:
         yield process
 
 

@@ -86,7 +86,7 @@ def server(tmp_path_factory):
     shutil.copytree(BUNDLES / "vad", root / "raw", ignore=shutil.ignore_patterns("hooks.py", "sample.npz"))
     manifest = (BUNDLES / "vad" / "manifest.yaml").read_text()
     (root / "raw" / "manifest.yaml").write_text(manifest.replace("[1, 2, 4, 8, 16, 32]", "[1, 2]"))
-    with running(tmp_path_factory.mktemp("cache"), root, SCHEDULER_MODELS=WAIT) as process:
+    with running(tmp_path_factory.mktemp("cache"), root, SCHEDULER_MODELS=WAIT, SCHEDULER_SIZING="fill") as process:
         yield process
 
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-import threading
 from pathlib import Path
 
 import httpx
@@ -17,6 +16,7 @@ import tritonclient.http as triton
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.conftest import BUNDLES, running
+from tests.processes import wait_ended
 from tests.scaleout.conftest import clustered, load
 
 pytestmark = pytest.mark.clients
@@ -301,9 +301,5 @@ def test_workers_and_proxy_end_with_a_node_that_is_killed(cache_dir):
         assert len(children) == 3
         node.server.process.kill()
         node.server.process.wait()
-        pause = threading.Event()
-        for _ in range(200):
-            if not [pid for pid in children if Path(f"/proc/{pid}").exists()]:
-                break
-            pause.wait(0.05)
-        assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+        for pid in children:
+            wait_ended(pid)
