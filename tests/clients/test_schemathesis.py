@@ -24,7 +24,7 @@ def run(server, folder, *options):
         f"{server.url}/openapi.json", "--header", "Authorization: Bearer the-admin-token", *options,
     ]  # fmt: skip
     env = {**os.environ, "PYTHONPATH": str(FOLDER), "SCHEMATHESIS_HOOKS": "hooks"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=folder, env=env)
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     return said
