@@ -43,7 +43,8 @@ fmt: $(VENV)/.tested ## format and mend what can be mended
 	$(BIN)/ruff check --fix .
 
 # Room for further soaks: one line each.
-soak: $(VENV)/.tested $(VENV)/soak/.ready ## long runs: 100 000 odd requests, and SOAK_MINUTES (30) of fuzzing the decoder
+soak: $(VENV)/.tested $(VENV)/soak/.ready ## long runs: other examples, 100 000 odd requests, SOAK_MINUTES (30) of fuzzing the decoder
+	$(BIN)/python -m pytest --hypothesis-profile=search -m hypothesis
 	FUZZ_REQUESTS=100000 $(BIN)/python -m pytest -s tests/fuzz
 	$(VENV)/soak/bin/python -m tests.fuzz.decoder var/soak/corpus -max_len=4096 -rss_limit_mb=4096 -timeout=10 \
 		-max_total_time=$$(( $(SOAK_MINUTES) * 60 )) -artifact_prefix=var/soak/ -print_final_stats=1

@@ -40,7 +40,7 @@ class Server:
     def get(self, path: str) -> bytes:
         """The body of a GET. Raises `OSError` when the answer is not a success."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=10) as response:
+        with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=60) as response:
             return bytes(response.read())
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:

@@ -1,5 +1,6 @@
 """An engine over a fake device: the real dispatcher, loader, pools and watcher, bundles from disk."""
 
+import asyncio
 import concurrent.futures
 import gc
 import logging
@@ -12,6 +13,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from app.backends.fake import FakeBackend
 from app.domain.config import ModelPolicy, RuntimeConfig, SchedulerConfig
@@ -34,6 +36,12 @@ from app.runtime.watcher import RepositoryWatcher
 from app.runtime.weights import WeightCache
 from app.scheduling.scheduler import Scheduler
 from tests.builders import rows_of, write_identity_bundle
+
+# How fast a machine is fails nothing. The examples are the same in every run, so that none fails by chance, and one
+# that fails fails again, for whoever changed something; `--hypothesis-profile=search`, as in `make soak`, tries others.
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", settings.get_profile("search"), derandomize=True)
+settings.load_profile("repeatable")
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -215,6 +223,21 @@ def log_level():
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
+
+
+@pytest.fixture
+def put_loop_forward(monkeypatch):
+    """Put the clock of the running event loop forward by so many seconds: what was to happen until then happens now.
+
+    A deadline that is far away, and made to pass when all is where the test wants it, passes on no machine too early.
+    """
+
+    def put(seconds):
+        loop = asyncio.get_running_loop()
+        clock = loop.time
+        monkeypatch.setattr(loop, "time", lambda: clock() + seconds)
+
+    return put
 
 
 @pytest.fixture

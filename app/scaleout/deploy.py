@@ -105,6 +105,8 @@ def serve_environment(settings: Settings, environment: Mapping[str, str]) -> dic
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         # The event loop of a worker never computes: a second one between it and the socket only costs.
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        # A proxy that is not ready by then is ended, and the deploy with it: where it is slow, 5 s are too few.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": f"{settings.drain_delay_seconds:g}",
         # What a replica took and did not begin to answer is asked of another, where the proxy still has all of it.
         "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",

@@ -135,12 +135,12 @@ class Escape:
     @staticmethod
     def infeasible_by_header(stage):
         slow(stage)
-        return lambda: None, {"timeout_ms": 1000}
+        return lambda: None, {"timeout_ms": 5000}
 
     @staticmethod
     def infeasible_by_parameter(stage):
         slow(stage)
-        return lambda: None, {"parameters": {"timeout": 1_000_000}}
+        return lambda: None, {"parameters": {"timeout": 5_000_000}}
 
 
 @pytest.mark.parametrize("way", ["full", "infeasible_by_header", "infeasible_by_parameter"])
@@ -244,7 +244,7 @@ async def test_refusals_that_fallbacks_spare_leave_no_exception_behind(stage, ha
     stage.load("m")
     stage.load("cheap")
     slow(stage)
-    body, replies, left = body_of(parameters={"timeout": 1_000_000}), [], []
+    body, replies, left = body_of(parameters={"timeout": 5_000_000}), [], []
 
     def begin():
         ticket = handler.admit(head_of(handler, body=body))

@@ -28,7 +28,7 @@ AHEAD = 1000.0
 LIMIT = st.sampled_from([None, None, 0, 1, 2, 7, 999, 1_000, 1_001, 60_000, 2_500_000])
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(header_ms=LIMIT, envoy_ms=LIMIT, timeout_us=LIMIT, default_ms=LIMIT)
 async def test_the_tightest_limit_counts_each_in_its_unit(stage, header_ms, envoy_ms, timeout_us, default_ms):
     if "m" not in stage.registry.entries:

@@ -286,7 +286,7 @@ def test_a_child_in_which_a_recording_failed_is_used_no_more(compile_with):
     entry, compiler = compile_with("spoil_recording")
     assert "906" in reasons(entry.graphs)
     process = compiler._child._process
-    assert process.wait(timeout=10) == -signal.SIGKILL  # it was not left to end by itself
+    assert process.wait(timeout=60) == -signal.SIGKILL  # it was not left to end by itself
 
 
 def test_how_such_a_child_ends_says_nothing_of_the_next_model(compile_with, tmp_path):

@@ -98,7 +98,7 @@ def test_what_is_no_utf8_is_the_clients_error_and_names_the_row(bundle, as_bytes
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
     (root / "embed").symlink_to(EMBED)
-    with running(tmp_path_factory.mktemp("cache"), root) as process:
+    with running(tmp_path_factory.mktemp("cache"), root, SCHEDULER_SIZING="fill") as process:
         yield process
 
 
@@ -117,7 +117,7 @@ def test_texts_of_all_lengths_at_once_are_answered_as_alone(server, embed):
 
     for text, answered in zip(texts, asyncio.run(ask()), strict=True):
         np.testing.assert_allclose(answered, embed(text), atol=1e-4)
-    [model] = httpx.get(f"{server.url}/status", trust_env=False).json()["models"]
+    [model] = httpx.get(f"{server.url}/status", timeout=60, trust_env=False).json()["models"]
     assert model["serving"]["batch_safety"] == "safe"
     assert model["serving"]["dispatches"] < model["serving"]["requests"] == len(texts)
     costs = model["serving"]["costs"]

@@ -235,14 +235,14 @@ def test_requests_at_once_are_answered_as_alone(server, find):
 
 
 def test_networks_are_no_business_of_clients(server):
-    index = httpx.post(f"{server.url}/v2/repository/index", json={}, trust_env=False).json()
+    index = httpx.post(f"{server.url}/v2/repository/index", json={}, timeout=60, trust_env=False).json()
     assert {each["name"] for each in index if each.get("state") == "READY"} == {"faces", "tabular"}
     for name in STAGES:
-        assert httpx.get(f"{server.url}/v2/models/{name}", trust_env=False).status_code == 404
+        assert httpx.get(f"{server.url}/v2/models/{name}", timeout=60, trust_env=False).status_code == 404
 
 
 def test_metadata_are_those_of_one_model(server):
-    metadata = httpx.get(f"{server.url}/v2/models/faces", trust_env=False).json()
+    metadata = httpx.get(f"{server.url}/v2/models/faces", timeout=60, trust_env=False).json()
     assert [(each["name"], each["datatype"], each["shape"]) for each in metadata["inputs"]] == [("image", "BYTES", [1])]
     assert [(each["name"], each["shape"]) for each in metadata["outputs"]] == [
         ("boxes", [-1, 4]), ("scores", [-1]), ("landmarks", [-1, 5, 2]),

@@ -86,7 +86,7 @@ def server(tmp_path_factory):
     shutil.copytree(BUNDLES / "vad", root / "raw", ignore=shutil.ignore_patterns("hooks.py", "sample.npz"))
     manifest = (BUNDLES / "vad" / "manifest.yaml").read_text()
     (root / "raw" / "manifest.yaml").write_text(manifest.replace("[1, 2, 4, 8, 16, 32]", "[1, 2]"))
-    with running(tmp_path_factory.mktemp("cache"), root, SCHEDULER_MODELS=WAIT) as process:
+    with running(tmp_path_factory.mktemp("cache"), root, SCHEDULER_MODELS=WAIT, SCHEDULER_SIZING="fill") as process:
         yield process
 
 
@@ -99,7 +99,7 @@ def inputs(**tensors):
 
 
 def test_rows_are_found_to_be_safe_in_batches(server):
-    models = httpx.get(f"{server.url}/status", trust_env=False).json()["models"]
+    models = httpx.get(f"{server.url}/status", timeout=60, trust_env=False).json()["models"]
     [vad] = [each for each in models if each["name"] == "vad"]
     assert vad["serving"]["batch_safety"] == "safe"
 
@@ -109,7 +109,7 @@ def test_streams_that_share_executions_are_answered_as_alone(server, answer):
     asked = asyncio.run(_follow_all(server, streams))
     for stream, scores in zip(streams, asked, strict=True):
         np.testing.assert_allclose(scores, follow(answer, stream), atol=1e-4)
-    models = httpx.get(f"{server.url}/status", trust_env=False).json()["models"]
+    models = httpx.get(f"{server.url}/status", timeout=60, trust_env=False).json()["models"]
     [vad] = [each["serving"] for each in models if each["name"] == "vad"]
     assert vad["dispatches"] < vad["requests"] == 16 * 30
 

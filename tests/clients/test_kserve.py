@@ -24,7 +24,7 @@ ROWS = {
 @pytest.fixture(scope="module")
 def answers(server):
     command = [environment("kserve") / "bin" / "python", SCRIPT, server.url]
-    asked = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert asked.returncode == 0, asked.stderr
     return json.loads(asked.stdout.splitlines()[-1])
 

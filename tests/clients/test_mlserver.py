@@ -28,7 +28,7 @@ def infer(server, folder, model, lines, *options):
         environment("mlserver") / "bin" / "mlserver", "infer", "--url", server.address, "--model-name", model,
         "--input-data-path", folder / "requests", "--output-data-path", folder / "answers", "--retries", "1", *options,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in (folder / "answers").read_text(encoding="utf-8").splitlines()]
     return sorted(answers, key=lambda answer: answer["parameters"]["batch_index"])

@@ -122,7 +122,9 @@ def browser(folder: Path) -> Iterator[Browser]:
                 if "started successfully" in line:
                     break
             transport = httpx.HTTPTransport(retries=3)
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=transport, trust_env=False) as client:
+            with httpx.Client(
+                base_url=f"http://127.0.0.1:{port}", transport=transport, timeout=60, trust_env=False
+            ) as client:
                 body = {"capabilities": {"alwaysMatch": wanted}}
                 made = client.post("/session", json=body, timeout=2 * PATIENCE).json()["value"]
                 assert "sessionId" in made, made

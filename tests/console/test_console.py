@@ -76,7 +76,7 @@ def ask(server):
     row = np.load(BUNDLES / "tabular" / "sample.npz")["X"][:1].tolist()
     body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 30], "data": row}]}
     headers = {"Authorization": "Bearer the-api-token"}
-    with httpx.Client(base_url=server.url, headers=headers, trust_env=False) as client:
+    with httpx.Client(base_url=server.url, headers=headers, timeout=60, trust_env=False) as client:
         yield lambda: client.post("/v2/models/tabular/infer", json=body).raise_for_status()
 
 

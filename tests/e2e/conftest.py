@@ -1,12 +1,13 @@
 """A real server process on a real socket."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,9 +56,16 @@ class ServerProcess:
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that is free until a server takes it: each process of tests has its own to choose from.
+
+    They are below those that the kernel gives to whoever asks for any, as clients and other tests do meanwhile.
+    """
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for port in random.sample(range(20_000 + 1_000 * (process % 12), 21_000 + 1_000 * (process % 12)), 1_000):
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("all ports are taken")
 
 
 @contextmanager

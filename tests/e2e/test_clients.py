@@ -141,7 +141,9 @@ def test_compressed_answers_are_smaller_and_say_so(echoes):
     document = {"inputs": [{"name": "BYTES", "datatype": "BYTES", "shape": [1, 2], "data": ["x" * 5000, ""]}]}
     headers = {"Accept-Encoding": "deflate", "Content-Encoding": "gzip"}
     body = gzip.compress(json.dumps(document).encode())
-    answer = httpx.post(f"{echoes.url}/v2/models/text/infer", content=body, headers=headers, trust_env=False)
+    answer = httpx.post(
+        f"{echoes.url}/v2/models/text/infer", content=body, headers=headers, timeout=60, trust_env=False
+    )
     assert answer.headers["content-encoding"] == "deflate"
     assert int(answer.headers["content-length"]) < 1000
     assert answer.json()["outputs"][0]["data"] == ["x" * 5000, ""]
@@ -150,7 +152,9 @@ def test_compressed_answers_are_smaller_and_say_so(echoes):
 def test_a_truncated_stream_and_a_bomb_are_refused(echoes):
     def status(body):
         headers = {"Content-Encoding": "gzip"}
-        answer = httpx.post(f"{echoes.url}/v2/models/text/infer", content=body, headers=headers, trust_env=False)
+        answer = httpx.post(
+            f"{echoes.url}/v2/models/text/infer", content=body, headers=headers, timeout=60, trust_env=False
+        )
         return answer.status_code, answer.json()["code"]
 
     assert status(gzip.compress(b" " * 1000)[:-5]) == (400, "invalid_request")

@@ -59,8 +59,8 @@ def test_under_load_nothing_fails_while_balancers_look_away_and_what_comes_later
         server.process.send_signal(signal.SIGTERM)
         server.read_until("draining")
         draining = time.monotonic()
-        assert httpx.get(f"{server.url}/v2/health/ready", trust_env=False).status_code == 503
-        assert httpx.get(f"{server.url}/v2/health/live", trust_env=False).status_code == 200
+        assert httpx.get(f"{server.url}/v2/health/ready", timeout=60, trust_env=False).status_code == 503
+        assert httpx.get(f"{server.url}/v2/health/live", timeout=60, trust_env=False).status_code == 200
         assert server.process.wait(30) == 0
     for client in clients:
         client.join(30)
@@ -80,7 +80,7 @@ def test_no_process_and_no_file_outlives_it(cache_dir, tmp_path, monkeypatch):
     models = tmp_path / "models"
     write_identity_bundle(models, "m", hooks=ISOLATED, manifest="hooks: {isolation: process}\n")
     with running(cache_dir, models) as server:
-        assert httpx.post(f"{server.url}/v2/models/m/infer", json=BODY, trust_env=False).status_code == 200
+        assert httpx.post(f"{server.url}/v2/models/m/infer", json=BODY, timeout=60, trust_env=False).status_code == 200
         assert len(processes_that_know(str(scratch))) > 1
         assert server.stop() == 0
     assert processes_that_know(str(scratch)) == set()

@@ -82,7 +82,7 @@ def test_filetype_agrees_when_its_callers_are_coalesced(server, kinds):
             await asyncio.gather(*[one(found) for found in kinds])
 
     asyncio.run(ask())
-    models = httpx.get(f"{server.url}/status", trust_env=False).json()["models"]
+    models = httpx.get(f"{server.url}/status", timeout=60, trust_env=False).json()["models"]
     serving = next(model["serving"] for model in models if model["name"] == "filetype")
     assert set(map(int, serving["batch_sizes"])) <= {1, 2, 4}
     assert any(int(size) > 1 for size in serving["batch_sizes"])

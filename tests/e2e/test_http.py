@@ -151,7 +151,7 @@ def test_the_admin_token_is_made_kept_and_asked_for(server, cache_dir):
     file = cache_dir / f"admin-token-{server.port}"
     assert file.stat().st_mode & 0o777 == 0o600
     headers = {"Authorization": f"Bearer {file.read_text()}"}
-    with httpx.Client(base_url=server.url, trust_env=False, headers=headers) as admin:
+    with httpx.Client(base_url=server.url, timeout=60, trust_env=False, headers=headers) as admin:
         assert admin.get("/admin/status").status_code == 200
         answer = admin.post("/admin/set_policy", json={"model": "tabular", "weight": 2.5})
         assert answer.json()["weight"] == 2.5
@@ -163,7 +163,7 @@ def test_the_admin_token_is_made_kept_and_asked_for(server, cache_dir):
         unknown = admin.post("/admin/set_policy", json={"model": "tabular", "wieght": 1})
         assert (unknown.status_code, "wieght" in unknown.json()["error"]) == (400, True)
         assert admin.post("/v2/repository/models/tabular/unload").status_code == 409
-    wrong = httpx.get(f"{server.url}/admin/status", headers={"Authorization": "Bearer x"}, trust_env=False)
+    wrong = httpx.get(f"{server.url}/admin/status", headers={"Authorization": "Bearer x"}, timeout=60, trust_env=False)
     assert (wrong.status_code, wrong.json()["code"]) == (403, "forbidden")
 
 
@@ -188,7 +188,7 @@ API = [
 def test_with_an_api_token_only_probes_and_metrics_are_open(cache_dir):
     with (
         running(cache_dir, ENDPOINTS_API_TOKEN="a-secret", ENDPOINTS_ADMIN_TOKEN="b-secret") as server,
-        httpx.Client(base_url=server.url, trust_env=False) as client,
+        httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client,
     ):
         for path in OPEN:
             assert client.get(path).status_code == 200
@@ -214,7 +214,7 @@ def test_a_second_start_on_a_busy_port_names_the_setting_and_leaves_the_first_it
         ):
             pass
         assert "settings" not in str(caught.value), "it went on to build what it cannot serve"
-        with httpx.Client(base_url=first.url, trust_env=False, headers=headers) as admin:
+        with httpx.Client(base_url=first.url, timeout=60, trust_env=False, headers=headers) as admin:
             assert admin.get("/admin/status").status_code == 200
         assert first.stop() == 0
         assert not file.exists()
@@ -230,7 +230,7 @@ def test_a_token_that_a_later_server_made_stays(tmp_path):
 
 def test_a_drained_server_ends_with_zero_and_frees_its_port(cache_dir):
     with running(cache_dir) as server:
-        assert httpx.get(f"{server.url}/v2/health/ready", trust_env=False).status_code == 200
+        assert httpx.get(f"{server.url}/v2/health/ready", timeout=60, trust_env=False).status_code == 200
         assert server.stop() == 0
         assert np.any(["draining" in line for line in "".join(server.log).splitlines()])
 
@@ -238,7 +238,7 @@ def test_a_drained_server_ends_with_zero_and_frees_its_port(cache_dir):
 def test_a_models_default_timeout_holds_for_requests_that_name_none(cache_dir):
     models = '{"tabular": {"default_timeout_ms": 0.001}}'
     with running(cache_dir, SCHEDULER_MODELS=models) as server:
-        answer = httpx.post(f"{server.url}/v2/models/tabular/infer", json=v2(), trust_env=False)
+        answer = httpx.post(f"{server.url}/v2/models/tabular/infer", json=v2(), timeout=60, trust_env=False)
         assert answer.status_code == 504
         assert answer.json()["code"] in ("deadline_exceeded", "deadline_infeasible")
 

@@ -83,7 +83,7 @@ def test_there_are_fifty_kinds():
 
 
 def test_the_valid_ones_are_served(strict):
-    with httpx.Client(base_url=strict.url, trust_env=False) as client:
+    with httpx.Client(base_url=strict.url, timeout=60, trust_env=False) as client:
         assert client.post(PATH, content=VALID).status_code == 200
         body, header_length = VALID_BINARY[0], VALID_BINARY[1]
         assert client.post(PATH, content=body, headers=headers(str(header_length))).status_code == 200
@@ -100,7 +100,7 @@ def test_five_hundred_rows_on_the_default_sizes_are_one_answer_in_order(strict):
             {"name": "b", "datatype": "BOOL", "shape": [rows], "data": [i % 3 == 0 for i in range(rows)]},
         ]
     }
-    answer = httpx.post(strict.url + PATH, json=document, trust_env=False).json()
+    answer = httpx.post(strict.url + PATH, json=document, timeout=60, trust_env=False).json()
     outputs = {output["name"]: output["data"] for output in answer["outputs"]}
     assert outputs["y"] == values.tolist()
     assert outputs["t"] == [str(i) for i in range(rows * 2)]
@@ -111,12 +111,14 @@ def test_five_hundred_rows_on_the_default_sizes_are_one_answer_in_order(strict):
 def test_a_truncated_body_is_no_request_and_harms_nobody(strict):
     with socket.create_connection(("127.0.0.1", strict.port)) as raw:
         raw.sendall(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{" % PATH.encode())
-    assert httpx.post(strict.url + PATH, content=VALID, trust_env=False).status_code == 200
+    assert httpx.post(strict.url + PATH, content=VALID, timeout=60, trust_env=False).status_code == 200
 
 
 def test_a_body_above_the_limit_is_refused_whether_announced_or_not(strict):
     large = b" " * 1_000_001
-    announced = httpx.post(strict.url + PATH, content=large, trust_env=False)
+    announced = httpx.post(strict.url + PATH, content=large, timeout=60, trust_env=False)
     assert (announced.status_code, announced.json()["code"]) == (413, "payload_too_large")
-    chunked = httpx.post(strict.url + PATH, content=iter([large[:600_000], large[600_000:]]), trust_env=False)
+    chunked = httpx.post(
+        strict.url + PATH, content=iter([large[:600_000], large[600_000:]]), timeout=60, trust_env=False
+    )
     assert (chunked.status_code, chunked.json()["code"]) == (413, "payload_too_large")

@@ -27,7 +27,10 @@ def told(cache_dir, tmp_path_factory):
     records = tmp_path_factory.mktemp("records")
     settings = {"LOG_FORMAT": "json", "SLOW_REQUEST_MS": "0.001", "RECORD_DIR": records, "WORKER_NAME": "w"}
     settings |= {"MODELS_INCLUDE": "tabular", "ENDPOINTS_ADMIN_TOKEN": "s3cret"}
-    with running(cache_dir, **settings) as server, httpx.Client(base_url=server.url, trust_env=False) as client:
+    with (
+        running(cache_dir, **settings) as server,
+        httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client,
+    ):
         for path in ("/v2/models/tabular/infer", "/v2/models/tabular/versions/1/infer"):
             client.post(path, json=body(3), headers=HEADERS)
         client.post("/v2/models/tabular/infer", json=body(0))

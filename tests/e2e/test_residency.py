@@ -88,7 +88,7 @@ def asked(operator, server, name):
 
 
 def node(server):
-    return httpx.get(f"{server.url}/status", trust_env=False).json()
+    return httpx.get(f"{server.url}/status", timeout=60, trust_env=False).json()
 
 
 def serving(server, name):
@@ -101,7 +101,7 @@ def resident(server):
 
 def series(server, name):
     """The samples of a metric that has no labels but model and place: by model."""
-    families = text_string_to_metric_families(httpx.get(f"{server.url}/metrics", trust_env=False).text)
+    families = text_string_to_metric_families(httpx.get(f"{server.url}/metrics", timeout=60, trust_env=False).text)
     samples = [sample for family in families for sample in family.samples if sample.name == name]
     return {sample.labels.get("model"): sample.value for sample in samples}
 
@@ -244,7 +244,7 @@ def test_a_server_that_was_killed_while_it_compiled_starts_again_and_leaves_noth
     cache = tmp_path / "cache"
     with running(cache, tmp_path / "models", until="Uvicorn running") as server:
         while not [*cache.glob("scratch/*/weights.bin")]:
-            assert httpx.get(f"{server.url}/v2/health/live", trust_env=False).is_success
+            assert httpx.get(f"{server.url}/v2/health/live", timeout=60, trust_env=False).is_success
         server.process.kill()
         server.process.wait()
     left = [*(cache / "scratch").iterdir()]

@@ -32,7 +32,7 @@ def ask(server, value, path="/v2/models/m/infer"):
 def test_a_bundle_that_never_loads_does_not_keep_the_process(cache_dir, tmp_path):
     write_identity_bundle(tmp_path, "m", hooks=HANGS_AT_IMPORT)
     with running(cache_dir, tmp_path, until="Uvicorn running", SHUTDOWN_TIMEOUT_SECONDS="2") as server:
-        assert httpx.get(f"{server.url}/v2/health/live", trust_env=False).status_code == 200
+        assert httpx.get(f"{server.url}/v2/health/live", timeout=60, trust_env=False).status_code == 200
         assert server.stop() == 0
 
 
@@ -42,7 +42,7 @@ def test_a_request_that_never_ends_is_answered_and_does_not_keep_the_process(cac
         answers = []
         waiting = threading.Thread(target=lambda: answers.append(ask(server, 13)))
         waiting.start()
-        while httpx.get(f"{server.url}/status", trust_env=False).json()["hook_pool_depth"] == 0:
+        while httpx.get(f"{server.url}/status", timeout=60, trust_env=False).json()["hook_pool_depth"] == 0:
             pass
         assert server.stop() == 0
         waiting.join(30)
@@ -54,7 +54,7 @@ def test_a_second_signal_ends_at_once(cache_dir, tmp_path):
     with running(cache_dir, tmp_path, DRAIN_DELAY_SECONDS="20") as server:
         server.process.send_signal(signal.SIGINT)
         server.read_until("draining")
-        ready = httpx.get(f"{server.url}/v2/health/ready", trust_env=False)
+        ready = httpx.get(f"{server.url}/v2/health/ready", timeout=60, trust_env=False)
         assert (ready.status_code, ready.json()) == (503, {"ready": False})
         assert ask(server, 1).status_code == 200  # normal service while load balancers look away
         server.process.send_signal(signal.SIGTERM)

@@ -120,9 +120,9 @@ async def hammer(address, direct, clients, each):
 
 
 def test_sixty_four_clients_at_once_each_get_their_own_rows(either, direct):
-    before = httpx.get(f"{either.url}/status", trust_env=False).json()
+    before = httpx.get(f"{either.url}/status", timeout=60, trust_env=False).json()
     asyncio.run(hammer(either.address, direct, 64, 8))
-    after = httpx.get(f"{either.url}/status", trust_env=False).json()
+    after = httpx.get(f"{either.url}/status", timeout=60, trust_env=False).json()
     tabular = next(model for model in after["models"] if model["name"] == "tabular")["serving"]
     sizes = set(map(int, tabular["batch_sizes"]))
     assert sizes <= set(map(int, tabular["costs"]["default"]))

@@ -44,7 +44,7 @@ def control(server, name, action):
 
 
 def state(server, name):
-    index = httpx.post(f"{server.url}/v2/repository/index", trust_env=False).json()
+    index = httpx.post(f"{server.url}/v2/repository/index", timeout=60, trust_env=False).json()
     [entry] = [entry for entry in index if entry["name"] == name]
     return entry["state"], entry["reason"]
 
@@ -64,7 +64,7 @@ def test_a_model_that_is_unloaded_while_it_runs_leaves_when_the_run_has_ended(se
     with ThreadPoolExecutor(1) as threads:
         with held_device(server):
             unload = threads.submit(control, server, "hold", "unload")
-            assert httpx.get(f"{server.url}/v2/health/live", trust_env=False).status_code == 200
+            assert httpx.get(f"{server.url}/v2/health/live", timeout=60, trust_env=False).status_code == 200
         assert unload.result().status_code == 200
     assert answer(send(server, "hold", x=[[1.0]], turns=[[1]]))[0] == 503
     assert control(server, "hold", "load").status_code == 200

@@ -108,7 +108,9 @@ def unpacked(blob):
 
 def post(server, model, inputs, binary=False, wanted=None):
     body, headers = encoded(inputs, binary, wanted)
-    return httpx.post(f"{server.url}/v2/models/{model}/infer", content=body, headers=headers, trust_env=False)
+    return httpx.post(
+        f"{server.url}/v2/models/{model}/infer", content=body, headers=headers, timeout=60, trust_env=False
+    )
 
 
 def outputs_of(answer):
@@ -266,6 +268,8 @@ def test_an_input_without_a_batch_may_be_empty(server, binary):
 @pytest.mark.parametrize(("shape", "names"), [([1], "[1] needs 1 elements in 'data', got 0"), ([0, 0], "[0,0]")])
 def test_empty_data_of_a_shape_with_elements_is_refused(server, shape, names):
     tensor = {"name": "x", "datatype": "FP32", "shape": shape, "data": []}
-    refusal = httpx.post(f"{server.url}/v2/models/detector/infer", json={"inputs": [tensor]}, trust_env=False)
+    refusal = httpx.post(
+        f"{server.url}/v2/models/detector/infer", json={"inputs": [tensor]}, timeout=60, trust_env=False
+    )
     assert refusal.status_code == 400
     assert names in refusal.json()["error"]

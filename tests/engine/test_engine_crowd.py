@@ -61,14 +61,16 @@ async def test_of_a_thousand_callers_those_who_stay_are_answered_whoever_leaves_
     assert (account.ok, account.dropped) == (1000 - len(gone), len(gone))
 
 
-async def test_all_whose_time_is_up_are_answered_while_the_device_is_busy_and_the_others_run(stage):
+async def test_all_whose_time_is_up_are_answered_while_the_device_is_busy_and_the_others_run(stage, put_loop_forward):
     stage.load(sizes=(1, 2, 4, 8))
     hold = stage.hold_run()
     running = asyncio.create_task(stage.infer({"x": rows_of(0, 1)}))
     await entered(hold)
-    deadline = stage.clock() + 0.5
+    deadline = stage.clock() + 60
     late = [asyncio.create_task(stage.infer({"x": rows_of(row, 1)}, deadline=deadline)) for row in range(300)]
     patient = [asyncio.create_task(stage.infer({"x": rows_of(row, 1)})) for row in range(300)]
+    await queued(stage, 600)
+    put_loop_forward(60)
     outcomes = await asyncio.gather(*late, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {DeadlineExceeded}
     assert not running.done()

@@ -69,7 +69,7 @@ def models_run(stage):
 
 
 async def until(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
 
@@ -181,15 +181,18 @@ async def test_as_many_run_at_once_as_the_gate_lets_in_first_come_first_served(s
     assert [result.outputs["y"][0, 0] for result in await asyncio.gather(*tasks)] == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
-async def test_one_that_expires_in_line_never_begins(stage, load_meta):
+async def test_one_that_expires_in_line_never_begins(stage, load_meta, put_loop_forward):
     stage.load("a", sizes=(1,))
     load_meta("def run(inputs, call):\n    return call('a', inputs)\n", ["a"])
     hold = stage.hold_run()
     tasks = [asyncio.ensure_future(ask(stage, row)) for row in range(2)]
     await asyncio.to_thread(hold.wait_entered)
     await until(lambda: stage.dispatcher.stats().queue_depth == 1)
+    late = asyncio.ensure_future(ask(stage, 7, deadline=stage.clock() + 60))
+    await until(lambda: stage.registry.resolve("meta").account.in_flight == 3)
+    put_loop_forward(60)
     with pytest.raises(DeadlineExceeded):
-        await ask(stage, 7, deadline=stage.clock() + 0.02)
+        await late
     hold.open()
     await asyncio.gather(*tasks)
     assert len(stage.backend.calls) == 2
@@ -212,15 +215,18 @@ async def test_a_caller_that_goes_stops_the_run_at_its_next_stage_and_frees_its_
     assert (stage.engine.leases.total, stage.dispatcher.stats().queue_depth) == (0, 0)
 
 
-async def test_a_deadline_that_passes_withdraws_the_sub_call_that_waits(stage, load_meta):
+async def test_a_deadline_that_passes_withdraws_the_sub_call_that_waits(stage, load_meta, put_loop_forward):
     stage.load("a", sizes=(1,))
     stage.load("b", sizes=(1,))
     load_meta()
     hold = stage.hold_run()
     stage.ask(0, name="b")
     await asyncio.to_thread(hold.wait_entered)
+    late = asyncio.ensure_future(ask(stage, 1, deadline=stage.clock() + 60))
+    await until(lambda: stage.dispatcher.stats().queue_depth == 1)
+    put_loop_forward(60)
     with pytest.raises(DeadlineExceeded):
-        await ask(stage, 1, deadline=stage.clock() + 0.05)
+        await late
     assert stage.dispatcher.stats().queue_depth == 0
     hold.open()
     stage.settle()

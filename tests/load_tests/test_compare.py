@@ -16,7 +16,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def measured(tmp_path_factory):
     """Results of two settings of a real server, measured for a moment."""
     folder = tmp_path_factory.mktemp("results")
-    quick = ["--seconds", "0.3", "--warmup-seconds", "0", "--rounds", "2", "--connections", "4", "--processes", "2"]
+    quick = ["--seconds", "1", "--warmup-seconds", "0", "--rounds", "2", "--connections", "4", "--processes", "2"]
     assert run(["digits", *quick, "--vary", "max_batch_size=1,32", "--loop", "--out", str(folder)]) == 0
     return folder / "run_digits.json"
 
@@ -139,7 +139,7 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(arguments, capsys)
 
 def test_a_server_that_runs_already_and_wants_a_token_is_measured_too(tmp_path):
     bundle = write_bundle(tmp_path / "bundles", "digits", mlp((8, 4))).parent
-    quick = ["--seconds", "0.3", "--warmup-seconds", "0", "--rounds", "1", "--rate", "50", "--out", str(tmp_path)]
+    quick = ["--seconds", "1", "--warmup-seconds", "0", "--rounds", "1", "--rate", "50", "--out", str(tmp_path)]
     with inference_server(bundle.parent, CACHE_DIR=str(tmp_path / "cache"), ENDPOINTS_API_TOKEN="secret") as server:
         assert run(["digits", "--url", server.url, "--token", "secret", *quick]) == 0
         assert run(["digits", "--url", server.url, *quick]) == 2

@@ -1,8 +1,8 @@
 """Models that a bundle builds itself: when, from what, and what is said when it does not work."""
 
 import os
+import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 import yaml
@@ -10,6 +10,7 @@ import yaml
 from app.domain.errors import BundleError
 from app.repository.build import Builder
 from app.repository.bundle import load_bundle
+from tests.processes import wait_ended
 
 #: Copies `net.bin` to the model, and leaves a line in `log` for every time that it runs.
 BUILD = """
@@ -206,26 +207,28 @@ def test_build_file_imports_nothing_of_the_server_by_accident(complaint):
     assert "No module named 'build_child'" in complaint("import build_child")
 
 
-def test_build_that_hangs_is_ended_with_what_it_started(build_dir, cache_dir, tmp_path):
+def test_build_that_hangs_is_ended_with_what_it_started(build_dir, cache_dir, tmp_path, monkeypatch):
+    begun, wait, told = tmp_path / "begun", subprocess.Popen.wait, []
+    os.mkfifo(begun)
+
+    def wait_from_then_on(process, timeout=None):
+        if timeout is not None:
+            told.append(int(begun.read_text()))
+        return wait(process, timeout)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait_from_then_on)
     (build_dir / "build.py").write_text(
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n"
-        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\n"
+        f"open({str(begun)!r}, 'w').write(str(child.pid))\n"
         "child.wait()\n"
     )
     with pytest.raises(
-        BundleError, match=r"build\.py: the build was ended: it took more than 2 s: build the model bef"
+        BundleError, match=r"build\.py: the build was ended: it took more than 0\.1 s: build the model bef"
     ):
-        load_bundle(build_dir, build=Builder(cache_dir, seconds=2))
-    assert not alive(int((tmp_path / "pid").read_text()))
-
-
-def alive(pid):
-    """Whether the process runs; one that has ended and that nobody has asked about does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+        load_bundle(build_dir, build=Builder(cache_dir, seconds=0.1))
+    [started] = told
+    wait_ended(started)
 
 
 def test_build_under_way_ends_when_the_builder_is_closed(build_dir, builder, tmp_path):

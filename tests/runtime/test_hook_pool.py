@@ -77,12 +77,13 @@ async def test_the_end_joins_the_threads():
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_what_a_job_made_is_gone_with_its_caller_and_waits_for_no_collection(pool, fails):
+async def test_what_a_job_made_is_gone_with_its_caller_and_waits_for_no_collection(fails):
     """A body of 60 MB that stays until the next full collection is memory that nothing counts."""
 
     class Large:
         pass
 
+    pool = HookPool("hook", 1)  # whose one thread has dropped a job, on any machine, before it runs another
     kept, opened = [], threading.Event()
 
     def job():
@@ -106,3 +107,4 @@ async def test_what_a_job_made_is_gone_with_its_caller_and_waits_for_no_collecti
         assert kept[0]() is None
     finally:
         gc.enable()
+        pool.stop()

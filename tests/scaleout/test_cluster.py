@@ -7,7 +7,6 @@ import shutil
 import signal
 import ssl
 import subprocess
-import threading
 from pathlib import Path
 
 import httpx
@@ -17,6 +16,7 @@ import tritonclient.http as triton
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.conftest import BUNDLES, running
+from tests.processes import wait_ended
 from tests.scaleout.conftest import clustered, load
 
 pytestmark = pytest.mark.clients
@@ -125,9 +125,9 @@ def test_a_model_that_one_worker_has_not_seen_is_asked_of_another(cache_dir, tmp
         node.server.read_until("Server pool/w0 is UP")
         known = [{model["name"] for model in worker["status"]["models"]} for worker in node.workers()]
         assert ["tabular" in each for each in known] == [True, False]
-        answers = [httpx.post(node.url + INFER, content=body(), trust_env=False) for _ in range(20)]
+        answers = [httpx.post(node.url + INFER, content=body(), timeout=60, trust_env=False) for _ in range(20)]
         assert {answer.status_code for answer in answers} == {200}
-        missing = httpx.post(node.url + "/v2/models/nobody/infer", content=body(), trust_env=False)
+        missing = httpx.post(node.url + "/v2/models/nobody/infer", content=body(), timeout=60, trust_env=False)
         assert (missing.status_code, missing.json()["code"]) == (404, "model_not_found")
 
 
@@ -163,7 +163,7 @@ def test_filling_keeps_to_one_worker_while_it_has_room_and_then_takes_the_next(c
         def one_serves_all():
             before = node.answered()
             for _ in range(20):
-                assert httpx.post(node.url + INFER, content=body(), trust_env=False).status_code == 200
+                assert httpx.post(node.url + INFER, content=body(), timeout=60, trust_env=False).status_code == 200
             return sorted(node.answered()[name] - count for name, count in before.items()) == [0, 20]
 
         assert one_serves_all()
@@ -181,7 +181,7 @@ def test_a_proxy_that_is_killed_comes_back_and_knows_where_models_are(packing):
     os.kill(proxy_of(packing), signal.SIGKILL)
     before = packing.wait(packing.answered, "the proxy is back")
     for _ in range(5):
-        assert httpx.post(packing.url + INFER, content=body(), trust_env=False).status_code == 200
+        assert httpx.post(packing.url + INFER, content=body(), timeout=60, trust_env=False).status_code == 200
     gained = {name for name, count in packing.answered().items() if count > before[name]}
     assert gained == set(home)
 
@@ -214,7 +214,7 @@ def test_commands_reach_every_worker(cluster):
     refused = cluster.command("/admin/set_policy", {"model": "nobody", "weight": 3})
     assert (refused.status_code, refused.json()["code"]) == (404, "model_not_found")
     assert refused.json()["error"].startswith("w0: ")
-    assert httpx.post(f"{cluster.url}/admin/compact", trust_env=False).status_code == 401
+    assert httpx.post(f"{cluster.url}/admin/compact", timeout=60, trust_env=False).status_code == 401
     placed = cluster.command("/admin/cluster/repack")
     assert (placed.status_code, placed.json()["code"]) == (409, "unsupported")
 
@@ -301,9 +301,5 @@ def test_workers_and_proxy_end_with_a_node_that_is_killed(cache_dir):
         assert len(children) == 3
         node.server.process.kill()
         node.server.process.wait()
-        pause = threading.Event()
-        for _ in range(200):
-            if not [pid for pid in children if Path(f"/proc/{pid}").exists()]:
-                break
-            pause.wait(0.05)
-        assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+        for pid in children:
+            wait_ended(pid)

@@ -123,6 +123,7 @@ def test_serve_drains_as_long_as_the_settings_say_and_what_an_operator_set_stays
     told = serve_environment(Settings(drain_delay_seconds=2.5), {"RAY_SERVE_HAPROXY_RETRY_ON": "none"})
     assert told["RAY_SERVE_ENABLE_HA_PROXY"] == "1"
     assert told["RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"] == "2.5"
+    assert told["RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S"] == "60"
     assert told["RAY_SERVE_HAPROXY_RETRY_ON"] == "none"
 
 

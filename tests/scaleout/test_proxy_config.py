@@ -102,7 +102,7 @@ async def haproxy(made, proxied):
     command = [program(None), "-db", "-f", str(made.config_file)]
     with subprocess.Popen(command, pass_fds=[made.listen_fd], stderr=subprocess.DEVNULL) as process:
         try:
-            for _ in range(200):
+            for _ in range(1200):
                 try:
                     await proxied.ask("show info")
                     break

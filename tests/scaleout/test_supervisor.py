@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.scaleout.supervisor import Backoff, Child
+from tests.processes import wait_ended
 
 pytestmark = pytest.mark.anyio
 
@@ -135,9 +136,4 @@ async def test_it_dies_with_its_parent(tmp_path):
         await asyncio.sleep(0.01)
     parent.kill()
     await parent.wait()
-    pid = int(file.read_text())
-    for _ in range(1000):
-        if not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it lives on")
+    await asyncio.to_thread(wait_ended, int(file.read_text()))

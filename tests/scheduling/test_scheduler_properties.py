@@ -6,6 +6,7 @@ from itertools import takewhile
 from math import inf
 from typing import ClassVar
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -330,6 +331,7 @@ REACHED = (
 )  # fmt: skip
 
 
+@pytest.mark.hypothesis
 def test_the_scheduler_agrees_with_the_obvious_model_and_reaches_every_rule():
     SchedulerMachine.reached.clear()
     run_state_machine_as_test(

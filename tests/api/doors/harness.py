@@ -72,7 +72,7 @@ class ScriptedHandler:
         """Wait for a condition on this handler, looking whenever something changed."""
         event = asyncio.Event()
         self._waiters.add(event)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not condition():
                 await event.wait()
                 event.clear()
@@ -117,7 +117,7 @@ class ScriptedHandler:
 
 async def eventually(condition):
     """Let the event loop turn until the condition holds."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not condition():
             await asyncio.sleep(0)
 
@@ -137,12 +137,12 @@ class Client:
 
     async def send(self, data):
         self.writer.write(data)
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await self.writer.drain()
 
     async def response(self):
         """The next response, bodies without Content-Length excluded."""
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             line, *lines = head.split("\r\n")[:-2]
             headers = dict(each.split(": ", 1) for each in lines)
@@ -156,7 +156,7 @@ class Client:
 
     async def closed(self):
         """Whether the server closes the connection and sends nothing before it."""
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             try:
                 return await self.reader.read(1) == b""
             except ConnectionResetError:

@@ -46,7 +46,7 @@ async def answers(reads, count):
     return got
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(REQUESTS, min_size=1, max_size=6), st.data())
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_answers_do_not_depend_on_how_requests_are_cut(run, requests, data):

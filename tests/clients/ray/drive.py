@@ -178,7 +178,7 @@ def commands() -> dict[str, Any]:
         "wrong token": command("/admin/set_policy", {"model": "floats", "weight": 7}, "no token"),
         "weights": [each["weight"] for each in replicas().values()],
     }
-    metrics = httpx.get(f"{URL}/metrics", trust_env=False).text
+    metrics = httpx.get(f"{URL}/metrics", timeout=60, trust_env=False).text
     found["metrics"] = [name for name in replicas() if f'worker="{name}"' in metrics]
     return found
 
