@@ -20,7 +20,7 @@ from app import backends, logs
 from app.api import terminal
 from app.api.fastpath import FastPathProtocol
 from app.api.server import Server, end_process
-from app.api.status_client import Status, fetch
+from app.api.status_client import Status, address, fetch
 from app.backends.graph import external_files, read_graph
 from app.domain.config import ModelPolicy
 from app.domain.errors import BundleError, ServingError
@@ -175,7 +175,7 @@ def _status(settings: Settings, url: str | None) -> Status:
     if url is None:
         url = own_url(settings)
         tokens.append(lambda: read_token(admin_token_file(settings)))
-    return fetch(f"{url.rstrip('/')}/status", tokens)
+    return fetch(f"{address(url)}/status", tokens)
 
 
 def own_url(settings: Settings) -> str:
