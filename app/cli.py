@@ -27,7 +27,7 @@ from app.domain.errors import BundleError, ServingError
 from app.main import create_app
 from app.repository import packing
 from app.repository.build import Builder
-from app.repository.files import MODEL_FILE, is_bundle
+from app.repository.files import MODEL_FILE, is_bundle, of_triton
 from app.repository.scan import find_bundles, scan
 from app.runtime.loader import Loader
 from app.runtime.trial import Compiled, Trial
@@ -194,8 +194,8 @@ def read_token(file: Path) -> str | None:
 
 
 def _bundles_in(path: Path) -> list[Path]:
-    """The bundles that a directory holds; where it holds none, or is one, itself."""
-    held = {} if is_bundle(path) else scan([path]).bundles
+    """The bundles that a directory holds; itself where it holds none, is one, or is to be told how it becomes one."""
+    held = {} if is_bundle(path) or (path.is_dir() and of_triton(path)) else scan([path]).bundles
     return [held[name].path for name in sorted(held)] or [path]
 
 

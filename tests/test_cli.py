@@ -223,6 +223,9 @@ def test_check_names_the_file_that_lies_where_no_bundle_is(run, place):
     code, _, err = run("check", place / "resnet")
     assert code == 1
     assert f"error: resnet: {place}/resnet: is no bundle: rename resnet.onnx to model.onnx" in err
+    models.save(place / "dense" / "1", models.mlp()[0])
+    code, _, err = run("check", place / "dense")
+    assert (code, "error: dense: " in err, "as Triton lays it out" in err) == (1, True, True)
 
 
 def test_check_refuses_a_model_that_does_not_run_on_its_own_sample(run, place):

@@ -46,22 +46,30 @@ def why_no_bundle(directory: Path) -> str:
 
     Raises `OSError`.
     """
-    folders, models = listed(directory)
-    if models:
+    if models := listed(directory)[1]:
         return f"is no bundle: rename {models[0]} to {MODEL_FILE}, or name it in a {MANIFEST_FILE} (file: {models[0]})"
+    return of_triton(directory) or (
+        f"is no bundle: it has neither {MODEL_FILE} nor {MANIFEST_FILE}; where it holds bundles itself, name it in "
+        f"model_dirs, and where it is for something else, begin its name with an underscore"
+    )
+
+
+def of_triton(directory: Path) -> str | None:
+    """How a model becomes a bundle that lies there as Triton lays it out; None where none does. Raises `OSError`.
+
+    Its versions are numbered directories, with nothing else beside them that is not told in its configuration.
+    """
+    folders, configured = listed(directory)[0], _exists(directory / TRITON_FILE)
     versions = sorted((name for name in folders if name.isdecimal()), key=int, reverse=True)
     held = [f"{version}/{name}" for version in versions for name in listed(directory / version)[1]]
-    if held and (len(versions) == len(folders) or _exists(directory / TRITON_FILE)):
+    if held and (configured or len(versions) == len(folders)):
         return (
             f"is no bundle, but a model as Triton lays it out: `inference-server pack {directory / held[0]} "
             f"DIR/{directory.name}` writes a bundle of it, DIR being another directory, to be named in model_dirs"
         )
-    if _exists(directory / TRITON_FILE):
+    if configured:
         return f"is no bundle, but a model as Triton lays it out ({TRITON_FILE}), and without an ONNX file: export it"
-    return (
-        f"is no bundle: it has neither {MODEL_FILE} nor {MANIFEST_FILE}; where it holds bundles itself, name it in "
-        f"model_dirs, and where it is for something else, begin its name with an underscore"
-    )
+    return None
 
 
 def listed(folder: Path) -> tuple[list[str], list[str]]:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path
 
-from app.repository.files import MODEL_FILE, bundle_files, is_bundle, listed, name_fault, why_no_bundle
+from app.repository.files import MODEL_FILE, bundle_files, is_bundle, listed, name_fault, of_triton, why_no_bundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,8 @@ def _about_root(root: Path, folders: Sequence[str], loose: Sequence[str]) -> dic
     if is_bundle(root):
         holder = root.absolute().parent
         return {root: f"is a bundle, and no directory of bundles: name the directory that it lies in, {holder}"}
+    if (hint := of_triton(root)) is not None:
+        return {root: hint}
     if not folders and not loose:
         return {root: f"holds no bundle: put a directory with a {MODEL_FILE} into it"}
     return {

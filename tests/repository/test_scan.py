@@ -121,6 +121,7 @@ def test_a_model_as_triton_lays_it_out_is_told_how_it_becomes_a_bundle(root):
     assert f"`inference-server pack {root}/configured/1/model.onnx DIR/configured`" in told[root / "configured"]
     assert "(config.pbtxt), and without an ONNX file" in told[root / "plan"]
     assert "name it in model_dirs" in told[root / "bundles"]
+    assert scan([root / "versions"]).passed_over == {root / "versions": told[root / "versions"]}
 
 
 def test_a_bundle_in_place_of_a_directory_of_bundles_is_told_of(root):
