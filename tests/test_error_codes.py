@@ -22,14 +22,13 @@ KINDS = {kind.__name__: kind for kind in HTTP_STATUS}
 
 def narrowed(tree: ast.AST) -> set[tuple[str, int]]:
     """Codes that are given to an error of ours where it is raised, with the status of its class."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    return {
-        (keyword.value.value, HTTP_STATUS[KINDS[call.func.id]])
-        for call in calls
-        for keyword in call.keywords
-        if isinstance(call.func, ast.Name) and call.func.id in KINDS
-        if keyword.arg == "reason" and isinstance(keyword.value, ast.Constant)
-    }
+    found = set()
+    for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
+        kind = KINDS.get(call.func.id) if isinstance(call.func, ast.Name) else None
+        given = [each.value for each in call.keywords if each.arg == "reason" and isinstance(each.value, ast.Constant)]
+        if kind is not None and given:
+            found.add((str(given[0].value), HTTP_STATUS[kind]))
+    return found
 
 
 def codes() -> dict[str, set[int]]:
