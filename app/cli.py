@@ -20,14 +20,14 @@ from app import backends, logs
 from app.api import terminal
 from app.api.fastpath import FastPathProtocol
 from app.api.server import Server, end_process
-from app.api.status_client import Status, fetch
+from app.api.status_client import Status, address, fetch
 from app.backends.graph import external_files, read_graph
 from app.domain.config import ModelPolicy
 from app.domain.errors import BundleError, ServingError
 from app.main import create_app
 from app.repository import packing
 from app.repository.build import Builder
-from app.repository.files import MODEL_FILE, is_bundle
+from app.repository.files import MODEL_FILE, is_bundle, of_triton
 from app.repository.scan import find_bundles, scan
 from app.runtime.loader import Loader
 from app.runtime.trial import Compiled, Trial
@@ -181,7 +181,7 @@ def _status(settings: Settings, url: str | None) -> Status:
     if url is None:
         url = own_url(settings)
         tokens.append(lambda: read_token(admin_token_file(settings)))
-    return fetch(f"{url.rstrip('/')}/status", tokens)
+    return fetch(f"{address(url)}/status", tokens)
 
 
 def own_url(settings: Settings) -> str:
@@ -200,8 +200,8 @@ def read_token(file: Path) -> str | None:
 
 
 def _bundles_in(path: Path) -> list[Path]:
-    """The bundles that a directory holds; where it holds none, or is one, itself."""
-    held = {} if is_bundle(path) else scan([path]).bundles
+    """The bundles that a directory holds; itself where it holds none, is one, or is to be told how it becomes one."""
+    held = {} if is_bundle(path) or (path.is_dir() and of_triton(path)) else scan([path]).bundles
     return [held[name].path for name in sorted(held)] or [path]
 
 

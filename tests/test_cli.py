@@ -219,6 +219,16 @@ def test_check_says_file_key_and_remedy_and_goes_on(run, place):
     assert f"error: absent: {place}/absent: is no directory" in err
 
 
+def test_check_names_the_file_that_lies_where_no_bundle_is(run, place):
+    models.save(place / "resnet", models.mlp()[0], "resnet.onnx")
+    code, _, err = run("check", place / "resnet")
+    assert code == 1
+    assert f"error: resnet: {place}/resnet: is no bundle: rename resnet.onnx to model.onnx" in err
+    models.save(place / "dense" / "1", models.mlp()[0])
+    code, _, err = run("check", place / "dense")
+    assert (code, "error: dense: " in err, "as Triton lays it out" in err) == (1, True, True)
+
+
 def test_check_refuses_a_model_that_does_not_run_on_its_own_sample(run, place):
     """The graph takes three columns only, which nothing but running it tells."""
     path = place / "bundles" / "m"
@@ -399,7 +409,7 @@ def with_data_outside(place):
         (without_its_data, "external data"),
         (of_an_unknown_operator, "original.onnx: ONNX Runtime cannot run it: "),
         (with_data_outside, "lies outside its folder"),
-        (lambda place: place / "absent.onnx", "absent.onnx"),
+        (lambda place: place / "absent.onnx", "absent.onnx: there is no such file"),
     ],
     ids=["corrupt", "data missing", "operator missing", "data outside", "absent"],
 )
@@ -425,7 +435,7 @@ def test_status_shows_every_model_once_where_nobody_watches(run, place, monkeypa
     with running(place / "cache", place / "bundles", LISTENS, RUNTIME_BACKEND="cpu") as server:
         if not any("started: " in line for line in server.log):
             server.read_until("started: ")
-        code, out, _ = run("status", "--watch", "--url", server.url)
+        code, out, _ = run("status", "--watch", "--url", server.url.removeprefix("http://"))
     assert code == 0
     assert [row[:2] for row in rows(out)] == [["bad", "UNAVAILABLE"], ["good", "READY"]]
     assert "bad: " in out
@@ -448,6 +458,44 @@ def test_status_where_no_server_is_says_so(run, monkeypatch):
     monkeypatch.setenv("INFERENCE_SERVER_ENDPOINTS_PORT", str(free_port()))
     code, _, err = run("status")
     assert (code, "no server answers at http://127.0.0.1:" in err) == (1, True)
+
+
+def node(**told):
+    """A status of one model that was never loaded, and one that failed."""
+    models = [
+        {"name": name, "state": "UNAVAILABLE", "reason": reason, "serving": None}
+        for name, reason in (("bad", "junk"), ("gone", "unloaded"), ("idle", "not loaded"))
+    ]
+    return {
+        "backend": "cpu", "device": "cpu", "alive": True, "draining": False, "discipline": "fair",
+        "control_mode": "explicit", "queue_depth": 0, "device_memory_in_use_bytes": 88_900_000,
+        "device_memory_limit_bytes": 40_000_000, "resident_weight_bytes": 16_800_000, "weight_pool_bytes": 35_000_000,
+        "models": models, "problems": {}, **told,
+    }  # fmt: skip
+
+
+def shown(status):
+    """The table as text."""
+    console = terminal.console()
+    with console.capture() as text:
+        console.print(terminal.status_table(status))
+    return text.get()
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ({}, "process 88.9 MB, weights 16.8 MB of 35 MB (budget 40 MB)"),
+        ({"device_memory_limit_bytes": 0}, "process 88.9 MB, weights 16.8 MB"),
+        ({"backend": "cuda"}, "memory 88.9 MB of 40 MB, weights 16.8 MB"),
+    ],
+)
+def test_status_holds_against_a_budget_what_counts_against_it(told, line):
+    assert shown(node(**told)).splitlines()[0].endswith(f", {line}")
+
+
+def test_a_model_that_nobody_loaded_is_no_fault():
+    assert shown(node()).splitlines()[-1] == "bad: junk"
 
 
 # the process

@@ -14,6 +14,11 @@ TIMEOUT_SECONDS = 5.0
 Status = Mapping[str, Any]
 
 
+def address(url: str) -> str:
+    """The address of a server as somebody types it: by HTTP where it does not say how, without a slash at its end."""
+    return (url if "://" in url else f"http://{url}").rstrip("/")
+
+
 def fetch(url: str, tokens: Iterable[Callable[[], str | None]]) -> Status:
     """The status of the server at `url`. A token is read, and sent, only when the server asks for one.
 

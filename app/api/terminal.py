@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.status_client import Status
+from app.runtime.registry import RESTING
 from app.runtime.trial import Compiled, Execution
 
 #: Characters that a line may have in a file, where nobody would unfold it.
@@ -86,7 +87,8 @@ def status_table(status: Status) -> Group:
     )  # fmt: skip
     for model in status["models"]:
         table.add_row(model["name"], model["state"], *_serving(model["serving"]))
-    faults = [f"{model['name']}: {model['reason']}" for model in status["models"] if model["reason"]]
+    reasons = {model["name"]: model["reason"] for model in status["models"] if model["reason"] not in ("", *RESTING)}
+    faults = [f"{name}: {reason}" for name, reason in reasons.items()]
     faults += [f"{path}: {fault}" for path, fault in status["problems"].items()]
     return Group(Text(_node(status)), table, *[Text(fault, style="red") for fault in faults])
 
@@ -125,14 +127,18 @@ def _facts(found: Compiled) -> list[str]:
 
 def _node(status: Status) -> str:
     limit = status["device_memory_limit_bytes"]
-    memory = human_bytes(status["device_memory_in_use_bytes"]) + (f" of {human_bytes(limit)}" if limit else "")
+    memory, weights = human_bytes(status["device_memory_in_use_bytes"]), human_bytes(status["resident_weight_bytes"])
+    if limit and status["backend"] == "cpu":  # what is in use is the process, of which the limit bounds a part
+        weights += f" of {human_bytes(status['weight_pool_bytes'])} (budget {human_bytes(limit)})"
+    elif limit:
+        memory += f" of {human_bytes(limit)}"
     device = status["backend"] if status["device"] == status["backend"] else f"{status['backend']} {status['device']}"
     return ", ".join(
         [
             f"{device}{'' if status['alive'] else ' (not alive)'}{' (draining)' if status['draining'] else ''}",
             f"{status['discipline']}, {status['control_mode']}",
             f"queue {status['queue_depth']}",
-            f"memory {memory}, weights {human_bytes(status['resident_weight_bytes'])}",
+            f"{'process' if status['backend'] == 'cpu' else 'memory'} {memory}, weights {weights}",
         ]
     )
 

@@ -27,6 +27,8 @@ def read_graph(model_file: Path) -> ModelProto:
     """The graph without its external data. Raises `BundleError` naming the file when it is no ONNX model."""
     try:
         model = onnx.load(str(model_file), load_external_data=False)
+    except FileNotFoundError:
+        raise BundleError(f"{model_file}: there is no such file") from None
     except Exception as error:  # protobuf, I/O and onnx each raise their own
         raise BundleError(f"{model_file}: not a readable ONNX model ({error})") from error
     if not model.graph.output:

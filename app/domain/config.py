@@ -39,7 +39,7 @@ class ModelPolicy(_Frozen):
     reserve_ms: Annotated[float, Field(ge=0, le=MAX_POLICY_MS)] | None = None
     """Time kept back for what follows the queue; learned by default."""
     default_timeout_ms: Annotated[float, Field(ge=0, le=MAX_POLICY_MS)] = 0.0
-    """Deadline of requests that name none; 0 for no deadline."""
+    """Most that a request is allowed, whatever it names itself; 0 for no deadline but its own."""
     sizing: Literal["fill", "cost"] | None = None
     """How a batch size is chosen; by default as `scheduler.sizing`."""
     value: Annotated[float, Field(gt=0)] = 1.0

@@ -7,7 +7,17 @@ from pathlib import Path
 from app.domain.errors import BundleError
 from app.domain.model import ModelSpec
 from app.domain.tensors import Tensors
-from app.repository.files import HOOKS_FILE, MANIFEST_FILE, Digest, bundle_files, digest_file, digest_files, name_fault
+from app.repository.files import (
+    HOOKS_FILE,
+    MANIFEST_FILE,
+    Digest,
+    bundle_files,
+    digest_file,
+    digest_files,
+    is_bundle,
+    name_fault,
+    why_no_bundle,
+)
 from app.repository.hooks import Hooks, load_hooks
 from app.repository.manifest import Build, read_manifest
 from app.repository.sample import read_sample
@@ -56,6 +66,8 @@ def load_bundle(
 
 
 def _load(path: Path, isolate: Isolate | None, build: Build | None, digest: Digest) -> Bundle:
+    if not is_bundle(path):
+        raise BundleError(f"{path}: {why_no_bundle(path)}")
     manifest = read_manifest(path, build)
     processes = manifest.hook_processes
     hooks = isolate(path, processes) if isolate is not None and processes else load_hooks(path)

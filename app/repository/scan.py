@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path
 
-from app.repository.files import MANIFEST_FILE, MODEL_FILE, bundle_files, is_bundle, name_fault
+from app.repository.files import MODEL_FILE, bundle_files, is_bundle, listed, name_fault, of_triton, why_no_bundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def _scan_root(
 ) -> dict[str, Found]:
     """The bundles of one root by model name; the last two receive what is wrong with it or in it."""
     try:
-        names, loose = _listed(root)
+        names, loose = listed(root)
         told = _about_root(root, names, loose)
     except OSError as error:
         problems[root] = f"cannot be read ({error.strerror}): its models stay as they were"
@@ -136,7 +136,7 @@ def _scan_root(
         try:
             if not is_bundle(path):
                 if not name.startswith("_"):
-                    passed_over[path] = _about_folder(path)
+                    passed_over[path] = why_no_bundle(path)
                 continue
             found = Found(path, _signature(path))
         except OSError as error:
@@ -151,19 +151,13 @@ def _scan_root(
     return bundles
 
 
-def _listed(folder: Path) -> tuple[list[str], list[str]]:
-    """Directories in a directory, and ONNX files, by name. Raises `OSError`."""
-    with os.scandir(folder) as entries:
-        shown = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
-    folders = [entry.name for entry in shown if entry.is_dir()]
-    return folders, [entry.name for entry in shown if entry.name.endswith(".onnx") and entry.is_file()]
-
-
 def _about_root(root: Path, folders: Sequence[str], loose: Sequence[str]) -> dict[Path, str]:
     """What is passed over of a root itself, and of its files. Raises `OSError`."""
     if is_bundle(root):
         holder = root.absolute().parent
         return {root: f"is a bundle, and no directory of bundles: name the directory that it lies in, {holder}"}
+    if (hint := of_triton(root)) is not None:
+        return {root: hint}
     if not folders and not loose:
         return {root: f"holds no bundle: put a directory with a {MODEL_FILE} into it"}
     return {
@@ -171,17 +165,6 @@ def _about_root(root: Path, folders: Sequence[str], loose: Sequence[str]) -> dic
         f"`inference-server pack` do it"
         for name in loose
     }
-
-
-def _about_folder(folder: Path) -> str:
-    """Why a directory is no bundle. Raises `OSError`."""
-    _, models = _listed(folder)
-    if models:
-        return f"is no bundle: rename {models[0]} to {MODEL_FILE}, or name it in a {MANIFEST_FILE} (file: {models[0]})"
-    return (
-        f"is no bundle: it has neither {MODEL_FILE} nor {MANIFEST_FILE}; where it holds bundles itself, name it in "
-        f"model_dirs, and where it is for something else, begin its name with an underscore"
-    )
 
 
 def _signature(bundle_dir: Path) -> str:

@@ -19,7 +19,7 @@ from app.runtime.executor import Executor
 from app.runtime.fallbacks import check_fallbacks
 from app.runtime.loader import CompiledBundle, Loader
 from app.runtime.pending import fail
-from app.runtime.registry import Generation, ModelEntry, ModelRegistry, ModelState
+from app.runtime.registry import NOT_LOADED, UNLOADED, Generation, ModelEntry, ModelRegistry, ModelState
 from app.runtime.residency import ResidencyKeeper
 from app.runtime.weights import WeightCache
 
@@ -80,7 +80,7 @@ class Control:
 
     def unload_model(self, name: str) -> concurrent.futures.Future[None]:
         """Stop serving a model: its queued requests fail with `was unloaded`. The future raises `ModelNotFound`."""
-        return self._dispatcher.call(lambda: self._unload(name, ModelEntry(name, ModelState.UNAVAILABLE, "unloaded")))
+        return self._dispatcher.call(lambda: self._unload(name, ModelEntry(name, ModelState.UNAVAILABLE, UNLOADED)))
 
     def remove_model(self, name: str) -> concurrent.futures.Future[None]:
         """Stop serving a model whose bundle is gone, and forget its name."""
@@ -92,7 +92,7 @@ class Control:
         """Enter models that are known and not loaded, and those about to be; `on_announced` is then told the latter."""
 
         def apply() -> None:
-            idle = [ModelEntry(name, ModelState.UNAVAILABLE, "not loaded") for name in known]
+            idle = [ModelEntry(name, ModelState.UNAVAILABLE, NOT_LOADED) for name in known]
             self._registry.replace((), [*idle, *[ModelEntry(name, ModelState.LOADING) for name in starting]])
             on_announced(starting)
 

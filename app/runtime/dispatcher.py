@@ -216,7 +216,7 @@ class Dispatcher:
             with self._lock:
                 decision = self._decide(now)
         if decision.expired:
-            refuse_late(decision.expired, now)
+            refuse_late(decision.expired, now, self._scheduler.report.name_of)  # names change on this thread alone
         dispatch = decision.dispatch
         if dispatch is None:
             return NOW if decision.expired else min(decision.wake_at, look_at)

@@ -2,7 +2,7 @@
 
 import asyncio
 import concurrent.futures
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -115,12 +115,23 @@ def fail(requests: Sequence[PendingRequest], error: ServingError) -> None:
     deliver(requests, [type(error)(error.message, reason=error.code) for _ in requests])
 
 
-def refuse_late(requests: Sequence[PendingRequest], now: float) -> None:
-    """Answer what the scheduler dropped: its time was up, or it could not have been done in time."""
-    expired = [request for request in requests if request.due <= now]
-    infeasible = [request for request in requests if request.due > now]
-    fail(expired, DeadlineExceeded("the deadline passed while the request was queued"))
-    fail(infeasible, DeadlineExceeded("the request could not be done by its deadline", reason="infeasible_dispatch"))
+def refuse_late(requests: Sequence[PendingRequest], now: float, name_of: Callable[[str], str]) -> None:
+    """Answer what the scheduler dropped: its time was up, or it could not have been done in time.
+
+    `name_of` tells the name of a model by its id.
+    """
+    deliver(requests, [_lateness(request, now, name_of(request.model_id)) for request in requests])
+
+
+def _lateness(request: PendingRequest, now: float, name: str) -> DeadlineExceeded:
+    queued = f"{(now - request.enqueued_at) * 1e3:.1f} ms"
+    if request.due <= now:
+        return DeadlineExceeded(f"the deadline passed while the request was queued for model {name!r}, for {queued}")
+    return DeadlineExceeded(
+        f"model {name!r} could not answer by the deadline: after {queued} in the queue "
+        f"{(request.due - now) * 1e3:.1f} ms were left for its execution, which may take longer",
+        reason="infeasible_dispatch",
+    )
 
 
 def _settle(outcomes: Sequence[tuple[asyncio.Future[Part], Part | ServingError]]) -> None:

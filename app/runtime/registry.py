@@ -20,6 +20,11 @@ class ModelState(StrEnum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
+#: Reasons that are no faults: of a model that nobody has loaded yet, and of one that an operator has unloaded.
+NOT_LOADED, UNLOADED = "not loaded", "unloaded"
+RESTING = (NOT_LOADED, UNLOADED)
+
+
 @dataclass(slots=True)
 class Holders:
     """How many requests refer to a generation, and whether it was replaced. Event loop only."""
@@ -141,6 +146,9 @@ class ModelRegistry:
 
 
 def _serving(entry: ModelEntry, version: str | None) -> Generation:
+    if entry.generation is None and entry.reason in RESTING:
+        way = f"POST /v2/repository/models/{entry.name}/load"
+        raise ModelUnavailable(f"model {entry.name!r} is not loaded: in explicit mode {way} loads it")
     if entry.generation is None:
         raise ModelUnavailable(f"model {entry.name!r} is {entry.state}: /status says why")
     served = entry.generation.bundle.spec.version

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.api import terminal
-from app.api.status_client import fetch
+from app.api.status_client import address, fetch
 from app.cli import own_url, read_token
 from app.domain.errors import InvalidRequest, ModelUnavailable, ServingError
 from app.scaleout import deploy
@@ -42,7 +42,7 @@ def _ask(arguments: Namespace, settings: Settings) -> None:
     api, admin = settings.endpoints.api_token, settings.endpoints.admin_token
     api_token = None if api is None else api.get_secret_value()
     admin_token = read_token(admin_token_file(settings)) if admin is None else admin.get_secret_value()
-    url = (arguments.url or own_url(settings)).rstrip("/")
+    url = address(arguments.url or own_url(settings))
     if arguments.what != "status":
         path = _PATHS[arguments.what]
         told = _post(f"{url}{path}", _body(arguments), admin_token)

@@ -40,6 +40,10 @@ class Report(Generic[R]):
         self._costs = costs
         self._ledger = ledger
 
+    def name_of(self, model_id: str) -> str:
+        """The name under which a model that is known is served."""
+        return self._queues[model_id].name
+
     def everything(self, now: float) -> SchedulerStats:
         """The overview, with every model."""
         stats = self.overview(now)

@@ -3,13 +3,17 @@
 Needs Debian's chromium and chromium-driver. `CONSOLE_PICTURES=<folder>` keeps pictures of what was seen.
 """
 
+import json
 import os
+import re
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 
+from app.api import console
+from app.runtime.registry import RESTING
 from tests.console.browser import program
 from tests.console.conftest import model
 from tests.e2e.conftest import BUNDLES, running
@@ -144,9 +148,31 @@ def test_models_come_and_go_and_are_told_with_their_reasons(page, stub):
     stub.models = [stub.models[0], model("comes", share_actual=0.2), broken]
     stub.node = {"problems": {"/models/gone": "no such directory"}}
     page.wait(f"{ROWS}.join() === 'stays,comes,broken'")
-    assert page.text("#models tr.unavailable small") == "model.onnx: not a model"
+    assert page.text("#models tr.unavailable td.why") == "model.onnx: not a model"
     assert "/models/gone: no such directory" in page.text("#problems")
     assert page.run(f"return {TILE % 'Models ready'}") == "2 / 3"
+
+
+def test_what_an_operator_unloaded_is_no_problem(page, stub):
+    stub.models = [model("gone", "UNAVAILABLE", "unloaded"), model("idle", "UNAVAILABLE", "not loaded")]
+    page.open(stub.url + "/console")
+    page.wait(LIVE)
+    assert page.run("return document.querySelector('#problems').hidden")
+    assert page.text("#models td.why") == "unloaded"
+    assert page.run("return document.querySelectorAll('#models tbody tr:first-child td:not([hidden])').length") == 3
+    stub.models[0]["reason"] = "hooks.py: " + "this is a long story " * 20
+    page.wait("!document.querySelector('#problems').hidden")
+    assert page.text("#problems").startswith("gone: hooks.py")
+    told, row = [page.run(f"return document.querySelector('#models {each}').clientWidth") for each in ("td.why", "tr")]
+    assert told > row / 2
+    stub.models = [model("gone", ok=7), model("idle")]
+    page.wait("!document.querySelector('td.why')")
+    assert page.run("return document.querySelector('[data-label=Answered]').hidden") is False
+
+
+def test_the_console_knows_which_reasons_are_no_faults():
+    [written] = re.findall(r"const RESTING = (\[.*?\]);", (Path(console.__file__).parent / "panels.js").read_text())
+    assert json.loads(written) == list(RESTING)
 
 
 def test_a_server_that_drains_goes_and_comes_again(page, away):
@@ -256,6 +282,8 @@ def test_a_budget_drops_and_what_is_off_the_device_are_told(page, stub):
     for text in ("3 MB of 4 MB", "on device (floor system)", "host memory (floor system)", "disk (floor unpinned)"):
         assert text in weights
     assert "1 of 3 shown models resident" in weights
+    assert "Process memory5 MBweights 3 MB of 4 MB" in page.text("#tiles")
+    assert page.run("return document.querySelector('.tile:nth-child(3) .meter > span').style.width") == "75%"
     assert drops.index("queue full30") < drops.index("deadline passed in the queue10")
     width = "return [...document.querySelectorAll('#drops .track > span')].map((each) => each.style.width)"
     assert page.run(width)[0] == "100%"
@@ -278,7 +306,7 @@ def test_it_can_be_read_on_a_phone_and_in_the_dark(page, stub, size, dark):
     red, green, blue = page.run("return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
     assert (max(red, green, blue) < 60) is dark
     read = ("figcaption", "figcaption small", ".tile .label", "#link-text", "tr.unavailable td:nth-child(2)",
-            "tr.ready td:nth-child(2)", "tr.loading td:nth-child(2)", "#problems p", "#count", "td small")  # fmt: skip
+            "tr.ready td:nth-child(2)", "tr.loading td:nth-child(2)", "#problems p", "#count", "td.why")  # fmt: skip
     assert {each: ratio for each in read if (ratio := contrast(page, each)) < 4.5} == {}
     keep(page, f"{'phone' if size is PHONE else 'desktop'}-{'dark' if dark else 'light'}")
 

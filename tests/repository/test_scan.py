@@ -101,6 +101,29 @@ def test_models_that_are_not_where_a_bundle_has_them_are_passed_over_and_told_of
     assert "neither model.onnx nor manifest.yaml" in seen.passed_over[root / "empty"]
 
 
+def _version(model, number, file="model.onnx"):
+    (model / number).mkdir(parents=True)
+    (model / number / file).touch()
+
+
+def test_a_model_as_triton_lays_it_out_is_told_how_it_becomes_a_bundle(root):
+    for number in ("2", "10"):
+        _version(root / "versions", number)
+    _version(root / "configured", "1", "model.onnx")
+    (root / "configured" / "assets").mkdir()
+    (root / "configured" / "config.pbtxt").touch()
+    _version(root / "plan", "1", "model.plan")
+    (root / "plan" / "config.pbtxt").touch()
+    _version(root / "bundles", "1")
+    (root / "bundles" / "resnet").mkdir()
+    told = scan([root]).passed_over
+    assert f"`inference-server pack {root}/versions/10/model.onnx DIR/versions`" in told[root / "versions"]
+    assert f"`inference-server pack {root}/configured/1/model.onnx DIR/configured`" in told[root / "configured"]
+    assert "(config.pbtxt), and without an ONNX file" in told[root / "plan"]
+    assert "name it in model_dirs" in told[root / "bundles"]
+    assert scan([root / "versions"]).passed_over == {root / "versions": told[root / "versions"]}
+
+
 def test_a_bundle_in_place_of_a_directory_of_bundles_is_told_of(root):
     path = _bundle(root / "a")
     assert scan([path]).passed_over == {

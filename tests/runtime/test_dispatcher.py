@@ -188,6 +188,10 @@ def test_what_edf_gives_up_in_time_is_told_apart_from_what_came_too_late(executo
     error = hopeless.future.exception(0)
     assert isinstance(error, DeadlineExceeded)
     assert error.code == "infeasible_dispatch"
+    assert error.message == (
+        "model 'm' could not answer by the deadline: after 0.0 ms in the queue 1000.0 ms were left for its execution, "
+        "which may take longer"
+    )
     assert executor.dispatches == []
 
 
@@ -204,7 +208,7 @@ def test_an_expired_request_is_answered_and_never_run(dispatcher, executor, now)
     dispatcher.submit([fine], 100.0)
     now[0] = 101.0
     dispatcher.step()
-    with pytest.raises(DeadlineExceeded):
+    with pytest.raises(DeadlineExceeded, match=r"while the request was queued for model 'm', for 1000\.0 ms"):
         late.future.result(0)
     assert [dispatch.requests for dispatch in executor.dispatches] == [(fine,)]
 

@@ -53,6 +53,13 @@ def test_names_go_and_come_at_once(registry):
     }
 
 
+@pytest.mark.parametrize("reason", ["not loaded", "unloaded"])
+def test_a_model_that_nobody_loaded_is_refused_with_what_would_load_it(registry, reason):
+    registry.put(entry("a", reason=reason))
+    with pytest.raises(ModelUnavailable, match=r"'a' is not loaded: .*POST /v2/repository/models/a/load"):
+        registry.resolve_public("a")
+
+
 def test_a_name_resolves_to_the_generation_that_serves(registry):
     registry.put(entry("a", "a@1"))
     assert registry.resolve("a").model_id == "a@1"

@@ -107,8 +107,16 @@ export class Table {
       const [first, ...others] = this.children;
       first.querySelector("i").className = slots.has(row.name) ? `slot-${slots.get(row.name)}` : "";
       put(first.querySelector("span"), row.name);
-      put(first.querySelector("small"), row.reason || (row.partOf ? `part of ${row.partOf}` : ""));
+      put(first.querySelector("small"), (row.serving && row.reason) || (row.partOf ? `part of ${row.partOf}` : ""));
       others.forEach((cell, index) => put(cell.firstChild, COLUMNS[index + 1][1](row)));
+      // A model that does not serve has no figures: its reason has their cells, since no column is wide enough for it.
+      const [, told, ...figures] = others;
+      const why = !row.serving && row.reason;
+      told.colSpan = why ? figures.length + 1 : 1;
+      told.className = why ? "why" : "";
+      told.dataset.label = why ? "Reason" : COLUMNS[2][0];
+      if (why) put(told.firstChild, row.reason);
+      figures.forEach((cell) => (cell.hidden = Boolean(why)));
     });
   }
 }

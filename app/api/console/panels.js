@@ -6,6 +6,8 @@ const { d3 } = window;
 
 const LARGEST = 10; // models in the picture of weights
 
+const RESTING = ["not loaded", "unloaded"]; // reasons that are no faults: `RESTING` of app/runtime/registry.py
+
 const REASONS = {
   expired_queue: "deadline passed in the queue",
   infeasible_admission: "refused on arrival: too late already",
@@ -22,6 +24,11 @@ export function tiles(status, models, busy, rate) {
   const serving = [...models.values()].filter((model) => model.serving && !model.partOf).map((model) => model.serving);
   const sum = (pick) => serving.reduce((total, each) => total + pick(each), 0);
   const limit = status.device_memory_limit_bytes;
+  const memory = bytes(status.device_memory_in_use_bytes);
+  const pool = status.weight_pool_bytes;
+  // On the CPU what is in use is the process, of which the limit bounds a part: the weights and activations.
+  const room = status.backend === "cpu" ? ["Process memory", memory, limit ? `weights ${bytes(status.resident_weight_bytes)} of ${bytes(pool)}` : "no limit", limit ? status.resident_weight_bytes / pool : undefined]
+    : ["Device memory", memory, limit ? `of ${bytes(limit)}` : "no limit", limit ? status.device_memory_in_use_bytes / limit : undefined];
   const failed = sum((each) => each.failed);
   const dropped = sum(dropsOf);
   const ready = [...models.values()].filter((model) => !model.partOf && model.state === "READY").length;
@@ -30,7 +37,7 @@ export function tiles(status, models, busy, rate) {
   draw([
     ["Answers per second", count(rate), `${count(sum((each) => each.ok))} in all`],
     ["Device busy", percent(busy), `${status.backend}${status.device === status.backend ? "" : ` ${status.device}`}`, busy],
-    ["Device memory", bytes(status.device_memory_in_use_bytes), limit ? `of ${bytes(limit)}` : "no limit", limit ? status.device_memory_in_use_bytes / limit : undefined],
+    room,
     ["Queued", count(status.queue_depth), `${count(sum((each) => each.in_flight))} in flight`],
     ["Failed", count(failed), `${count(dropped)} dropped`, undefined, failed ? "bad" : ""],
     ["Models ready", `${ready} / ${all}`, hit === null ? "" : `${percent(hit)} found their weights`, undefined, ready < all ? "warn" : ""],
@@ -49,7 +56,7 @@ function draw(data) {
 }
 
 export function problems(status, models) {
-  const faults = [...models.values()].filter((model) => model.reason).map((model) => `${model.name}: ${model.reason}`);
+  const faults = [...models.values()].filter((model) => model.reason && !RESTING.includes(model.reason)).map((model) => `${model.name}: ${model.reason}`);
   for (const [path, fault] of Object.entries(status.problems)) faults.push(`${path}: ${fault}`);
   if (!status.alive) faults.unshift("The device or its dispatcher is dead: nothing is executed any more.");
   const shown = faults.slice(0, 5);
