@@ -14,7 +14,7 @@ from app.scheduling.planning import NO_CHOICE, UNSEEDED_COST, Planner
 from app.scheduling.plans import Offer
 from app.scheduling.queues import ModelQueue
 from app.scheduling.request import QueuedRequest
-from app.scheduling.value import PERIODS, Outlook, Stake, ValueRule, price
+from app.scheduling.value import PERIODS, Outlook, Stake, ValueRule, dearest, price
 
 R = TypeVar("R", bound=QueuedRequest)
 
@@ -28,13 +28,17 @@ _SOONEST = attrgetter("soonest", "queue.unserved_since")
 class _Entry(Stake):
     """A model that is asked for something; what is known of it holds until it changes."""
 
-    __slots__ = ("asked", "bound", "demand", "menu", "missed", "queue")
+    __slots__ = ("asked", "bound", "demand", "each", "lost", "menu", "missed", "queue", "wanted")
 
     def __init__(self, queue: ModelQueue[Any], demand: Demand) -> None:
         super().__init__(demand)
         self.queue = queue
         self.demand = demand
         self.asked = self.missed = 0.0
+        self.each = 0.0
+        """The least seconds that one of its requests takes of the device."""
+        self.wanted = self.lost = 0.0
+        """What was asked of it, and what was missed, in such seconds."""
         self.menu = NO_CHOICE
         self.bound = inf
         """No dispatch of its own is worth more."""
@@ -51,6 +55,8 @@ class Appraisal:
         self._by_deadline = DISCIPLINES[config.discipline].by_deadline
         self._most = 0.0
         """The part of its requests that a contender missed of late, at the most."""
+        self._dearest = dearest(rule, 0.0)
+        """By how much prices rise at the most, by what was missed of late."""
         self._known: dict[str, _Entry] = {}
         """The models that were asked for something of late."""
 
@@ -91,7 +97,7 @@ class Appraisal:
         known = self._known
         self._meet(ready)
         guard = 1.0 + self._rule.guard * self._planner.deviation()
-        asked = missed = most = 0.0
+        asked = missed = wanted = lost = most = 0.0
         quiet = []
         for name, entry in known.items():
             if entry.demand.changed or now >= entry.holds_until:
@@ -101,9 +107,12 @@ class Appraisal:
                 self._renew(entry, now, guard)
             asked += entry.asked
             missed += entry.missed
+            wanted += entry.wanted
+            lost += entry.lost
             if entry.soonest < inf and entry.missed > most * entry.asked:
                 most = entry.missed / entry.asked
         self._most = most
+        self._dearest = dearest(self._rule, lost / wanted if wanted else 0.0)
         for name in quiet:
             del known[name]
         if self._shares:
@@ -124,13 +133,19 @@ class Appraisal:
         missed = demand.missed
         entry.asked = demand.asked
         entry.missed = missed * entry.asked
-        worth = price(self._rule, queue.policy.value, missed, self._most)
-        entry.renew(demand, now, worth, self._planner.shortest(queue, demand) * guard)
-        if queue.depth and self._rule.sizes == "net":
-            entry.menu = menu = self._planner.menu(queue, demand)
-            entry.bound = menu.rates[-1] * worth * queue.depth / queue.rows if menu.rates else inf
-        else:
-            entry.menu, entry.bound = NO_CHOICE, inf
+        worth = price(self._rule, queue.policy.value, missed, self._most, self._dearest)
+        reach = self._planner.shortest(queue, demand) * guard
+        entry.renew(demand, now, worth, reach)
+        entry.menu, entry.bound = NO_CHOICE, inf
+        if queue.depth:
+            entry.each = reach
+            if self._rule.sizes == "net":
+                entry.menu = menu = self._planner.menu(queue, demand)
+                if menu.rates:
+                    entry.each = queue.rows / queue.depth / menu.rates[-1]
+                    entry.bound = worth / entry.each
+        entry.wanted = entry.asked * entry.each
+        entry.lost = missed * entry.wanted
 
     def _tell_shares(self, ready: Sequence[ModelQueue[R]]) -> None:
         used = self._ledger.standings([queue.account for queue in ready])

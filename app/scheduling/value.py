@@ -23,10 +23,14 @@ class ValueRule(NamedTuple):
     """By how many mean deviations of costs a dispatch is taken to last longer than was learned."""
     misses_free: float = 0.1
     """Where this part of all requests is missed, skipping one's own late fronts costs nothing any more."""
-    rise: float = 0.06
+    rise: float = 0.03
     """The price of a model's requests rises e-fold with each such part of them that it misses."""
+    calm: float = 2.0
+    """The most that a price rises while the device misses little of what it is asked for."""
     dearest: float = 4.0
-    """The most that a price rises; 1 for prices that do not."""
+    """The most that a price rises, however much the device misses; 1 for prices that do not."""
+    misses_dear: float = 0.2
+    """Where this part of the device time asked for is missed, prices rise up to the dearest; to less in proportion."""
     protect: float = 4.0
     """By what a model below its share is dearer to one above it, under `fair`."""
     patience: float = 1.0
@@ -50,15 +54,24 @@ RATE_HOLDS = 0.1
 PERIODS = 20.0
 
 
-def price(rule: ValueRule, value: float, missed: float, most: float) -> float:
+def dearest(rule: ValueRule, part: float) -> float:
+    """The most that prices rise where this part of the device time that was asked for was missed of late.
+
+    Whom bursts make miss some needs no more than the calm price. A device that is asked for more than it can give has
+    to give somebody up, and lest it be a dear model for all of the time, that takes as much as the dearest.
+    """
+    return min(max(rule.calm, rule.dearest * part / rule.misses_dear), rule.dearest)
+
+
+def price(rule: ValueRule, value: float, missed: float, most: float, limit: float) -> float:
     """What one answer in time is worth: `value`, and the more, the larger the part is that the model `missed` of late.
 
-    `most` is that part for the contender that missed the most. Where it would be dearer than the rule allows, all
+    `most` is that part for the contender that missed the most. Where it would be more than `limit` times as dear, all
     prices are so much lower, none below the value: who misses a little less stays a little cheaper, and what costs the
     device little, and so misses little, is not given up for the dearest.
     """
     highest = max(most, missed)  # `most` is of the last look
-    folds = missed / rule.rise - max(highest / rule.rise - log(rule.dearest), 0.0)
+    folds = missed / rule.rise - max(highest / rule.rise - log(limit), 0.0)
     return value * exp(folds) if folds > 0.0 else value
 
 

@@ -11,7 +11,7 @@ from app.domain.errors import DeadlineInfeasible
 from app.scheduling.demand import Demand
 from app.scheduling.request import QueuedRequest
 from app.scheduling.scheduler import Scheduler
-from app.scheduling.value import NET, ValueRule, price
+from app.scheduling.value import NET, ValueRule, dearest, price
 from load_tests.identity import Pair, differing
 from load_tests.simulate.rules import rule
 from load_tests.simulate.run import simulate
@@ -169,20 +169,46 @@ def test_under_fair_a_model_below_its_share_does_not_stand_back():
 # prices
 
 
-def test_a_price_rises_e_fold_with_each_part_that_is_missed_up_to_the_dearest():
-    prices = [price(ValueRule(rise=0.1, dearest=10.0), 2.0, part / 10, part / 10) for part in range(11)]
+def test_a_price_rises_e_fold_with_each_part_that_is_missed_up_to_the_limit():
+    prices = [price(ValueRule(rise=0.1), 2.0, part / 10, part / 10, 10.0) for part in range(11)]
     assert prices == pytest.approx([2.0, 2.0 * e, 2.0 * e**2] + [20.0] * 8)
-    assert price(PLAIN, 2.0, 0.5, 0.5) == 2.0
+    assert price(NET, 2.0, 0.5, 0.5, 1.0) == 2.0
 
 
 def test_who_misses_less_than_the_most_stays_as_much_cheaper_and_nobody_is_below_the_value():
-    prices = [price(ValueRule(rise=0.1, dearest=10.0), 2.0, missed, 0.8) for missed in (0.8, 0.7, 0.6, 0.2)]
+    prices = [price(ValueRule(rise=0.1), 2.0, missed, 0.8, 10.0) for missed in (0.8, 0.7, 0.6, 0.2)]
     assert prices == pytest.approx([20.0, 20.0 / e, 20.0 / e**2, 2.0])
 
 
-def test_no_price_is_above_the_dearest_whatever_the_most_was_taken_to_be():
+def test_no_price_is_above_the_limit_whatever_the_most_was_taken_to_be():
     """`most` is of the last look: who missed more since then would be `e ** 8` times as dear."""
-    assert price(ValueRule(rise=0.1, dearest=10.0), 2.0, 0.8, 0.0) == pytest.approx(20.0)
+    assert price(ValueRule(rise=0.1), 2.0, 0.8, 0.0, 10.0) == pytest.approx(20.0)
+
+
+def test_prices_may_rise_the_higher_the_more_of_its_time_the_device_misses():
+    value = ValueRule(calm=2.0, dearest=4.0, misses_dear=0.2)
+    assert [dearest(value, part) for part in (0.0, 0.1, 0.15, 0.2, 0.9)] == pytest.approx([2.0, 2.0, 3.0, 4.0, 4.0])
+    assert [dearest(PLAIN, part) for part in (0.0, 0.5)] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("cost", "first"), [(1.0, "b"), (0.0001, "a")], ids=["little", "nearly all"])
+def test_what_the_device_misses_is_counted_in_its_time(cost, first):
+    """Most of `a` is missed, and nothing of the more that others are asked for: in time little, or nearly all.
+
+    An answer of `b` is worth 2.5 of `a`, unless the price of those rises above that.
+    """
+    policies = {"b": ModelPolicy(value=2.5)}
+    made = valued("a", "b", "others", value=NET, policies=policies, costs={"others": dict.fromkeys(SIZES, cost)})
+    now = 0.0
+    for _ in range(10):
+        push(made, *burst(8, "others", now=now, deadline=now + 9.0), now=now)
+        _, now = run(made, now)
+    for _ in range(400):
+        made._queues["a"].demand.refuse(now)
+    push(made, request("a", enqueued_at=now, deadline=now + 9.0), now=now)
+    _, now = run(made, now)  # the next look goes by what this one saw
+    push(made, *[request(name, enqueued_at=now, deadline=now + 0.015) for name in "ab"], now=now)
+    assert made.next_decision(now).dispatch.model_id == first
 
 
 def test_a_model_that_has_nothing_to_run_sets_no_prices():
