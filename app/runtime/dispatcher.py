@@ -67,7 +67,6 @@ class Dispatcher:
         """Queue requests, all or none.
 
         Raises `QueueFull`, `DeadlineInfeasible`, `ModelNotFound`, `InvalidRequest` or `ShuttingDown`.
-
         With `wake` False a sleeping dispatcher sleeps on until `wake()`: a caller that has more to submit spares it
         a turn, and each turn of the dispatcher costs the event loop the interpreter.
         """
@@ -103,16 +102,17 @@ class Dispatcher:
 
         True when it has not ended within as long again: the device is lost.
         """
-        now = self._clock()
         with self._lock:
-            running, seconds = self._running, now - self._running_since
+            running, seconds = self._running, self._clock() - self._running_since
             if not running or seconds < timeout:
                 return False
             told, self._timed_out = self._timed_out, True
-            self._executor.terminate()
-        if not told:
+        if not told:  # before it is ended, which fails it: they would hear of that instead
             logger.error("an execution of model %s takes longer than %g s: ended", running[0].model_id, timeout)
             fail(running, DeadlineExceeded(f"the execution took longer than {timeout:g} s", reason="dispatch_timeout"))
+        with self._lock:
+            if self._running is running:
+                self._executor.terminate()
         return seconds >= 2 * timeout
 
     def call(self, command: Callable[[], T], *, executes: bool = False) -> concurrent.futures.Future[T]:

@@ -185,13 +185,10 @@ class ResidencyKeeper:
             room = on_demand - weights.taken_bytes
             self._evict(plan_room(weights.needed_bytes(model_id), weights.evictable(queued), room))
         elif weights.comes_and_goes and needed > (free := weights.free_bytes(model_id)):
-            pool = weights.budget.pool
-            remedy = (
-                f"and of the {pool} that weights may fill {free} are free: take another model off the device first"
-                if needed <= pool
-                else f"and all weights together may fill {pool}: set RUNTIME_DEVICE_MEMORY_BYTES higher"
-            )
-            raise OutOfMemory(f"the weights have {needed} bytes, {remedy}")
+            remedy = f"of the {weights.budget.pool} that weights may fill {free} are free: take another model off first"
+            if needed > weights.budget.pool:
+                remedy = f"all weights together may fill {weights.budget.pool}: set RUNTIME_DEVICE_MEMORY_BYTES higher"
+            raise OutOfMemory(f"the weights have {needed} bytes, and {remedy}")
         weights.reserve(model_id)
 
     def load_now(self, model_id: str, prepared: Prepared, seconds: float, *, on_demand: bool = False) -> None:

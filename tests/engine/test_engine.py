@@ -477,6 +477,27 @@ async def test_an_execution_that_takes_too_long_is_ended_and_its_callers_told(st
     assert (await stage.infer({"x": rows_of(7, 1)})).outputs["y"][0, 0] == 7
 
 
+async def test_callers_hear_that_the_time_was_up_and_not_of_the_end_that_it_makes(stage):
+    """They are told first: an execution that is ended fails, and whoever is told of that first hears nothing else."""
+    stage.load()
+    gate = stage.backend.on_run = Gate()
+    late = asyncio.create_task(stage.infer({"x": rows_of(0, 1)}))
+    await gate.wait_entered()
+    [running], never = stage.dispatcher._running, threading.Event()
+    told = []
+
+    def end():
+        told.append(any(running.future.done() or never.wait(0.01) for _ in range(500)))
+        gate.opened.set()
+
+    stage.backend.on_terminate = end
+    await asyncio.to_thread(stage.dispatcher.end_overdue, 0.0)
+    with pytest.raises(DeadlineExceeded):
+        await late
+    assert told
+    assert all(told)
+
+
 async def test_the_process_is_not_alive_while_an_execution_cannot_be_ended(stage):
     stage.load()
     gate = stage.backend.on_run = Gate()
