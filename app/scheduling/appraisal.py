@@ -186,7 +186,6 @@ class Appraisal:
         """Expected seconds of a dispatch of all that is queued, or as much as one holds, weight load included."""
         menu, planner = self._known[queue.model_id].menu, self._planner
         if not menu.sizes:
-            planner.propose(queue, None)
             return planner.seconds(queue)
         place = bisect_left(menu.sizes, min(queue.rows, menu.most))
         return menu.seconds[place] + planner.load(queue)

@@ -53,6 +53,8 @@ class Contention:
         held: list[ModelQueue[R]] = []
         wake_at = inf
         for queue in active:
+            if queue.offer is not None:  # what it offered ended with that decision
+                self._planner.propose(queue, None)
             plain = queue.weights == "resident" and not queue.policy.max_wait_ms
             opens_at = now if plain else self._opens_at(queue, now)
             if opens_at > now:
@@ -81,10 +83,7 @@ class Contention:
     def _opens_at(self, queue: ModelQueue[R], now: float) -> float:
         if queue.weights in self._absent:
             return inf
-        if not queue.policy.max_wait_ms:
-            return now
-        self._planner.propose(queue, None)  # what an earlier decision aimed at says nothing of what it waits for
-        return self._planner.opens_at(queue, now)
+        return self._planner.opens_at(queue, now) if queue.policy.max_wait_ms else now
 
     def _select(self, ready: Sequence[ModelQueue[R]], now: float) -> ModelQueue[R]:
         if self._appraisal is not None:
