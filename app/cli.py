@@ -108,7 +108,6 @@ def check(arguments: argparse.Namespace) -> list[str]:
     settings, faults = Settings.load(), []
     with _trial(settings) as trial:
         bundles = [found for path in arguments.bundles for found in _bundles_in(path.absolute())]
-        there = scan([*settings.model_dirs, *dict.fromkeys(path.parent for path in bundles)]).bundles
         for path in terminal.progress("checking", bundles):
             try:
                 found = trial.compile(path)
@@ -118,10 +117,11 @@ def check(arguments: argparse.Namespace) -> list[str]:
                 continue
             terminal.console().print(terminal.check_table(found, runs))
             terminal.tell(f"warning: {path.name}", found.warnings)
+            if missing := set(found.spec.meta_models or ()):
+                missing -= scan([path.parent, *settings.model_dirs]).bundles.keys()
             faults += [
                 f"{path.name}: calls {name!r}, a bundle that lies neither beside it nor in MODEL_DIRS"
-                for name in found.spec.meta_models or ()
-                if name not in there
+                for name in sorted(missing)
             ]
             complaints = [f"{path.name}: {each.complaint}" for each in runs if each.fault]
             if found.bundle.sample is not None:

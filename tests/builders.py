@@ -42,6 +42,19 @@ def rows_of(start, count, width=3):
     return np.repeat(np.arange(start, start + count, dtype=np.float32)[:, None], width, axis=1)
 
 
+def write_meta_bundle(root, name="meta", calls=(), hooks="def run(inputs, call):\n    return dict(inputs)\n"):
+    """A meta model on disk that takes and answers `x` FP32 [-1, 3], as it is unless its hooks do otherwise."""
+    path = root / name
+    path.mkdir(parents=True, exist_ok=True)
+    tensor = "{name: x, dtype: FP32, shape: nc, dims: {c: 3}}"
+    (path / "manifest.yaml").write_text(
+        f'format_version: "1"\nkind: meta\ncalls: [{", ".join(calls)}]\n'
+        f"client_inputs: [{tensor}]\nclient_outputs: [{tensor}]\n"
+    )
+    (path / "hooks.py").write_text(hooks)
+    return path
+
+
 def write_identity_bundle(root, name="m", sizes=(1, 2, 4), hooks="", manifest=""):
     """A bundle on disk whose model answers its input: `x` FP32 [-1, 3] to `y` FP32 [-1, 3]."""
     path = root / name

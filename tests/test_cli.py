@@ -19,7 +19,7 @@ from app.cli import main
 from app.repository.bundle import load_bundle
 from app.runtime.trial import Compiled, Execution
 from tests.backends import models
-from tests.builders import write_identity_bundle
+from tests.builders import write_identity_bundle, write_meta_bundle
 from tests.e2e.conftest import free_port, running
 
 ROOT = Path(__file__).parents[1]
@@ -248,13 +248,7 @@ def test_check_refuses_a_model_that_does_not_run_on_its_own_sample(run, place):
 
 
 def test_a_meta_model_has_nothing_to_compile_and_nothing_to_run(run, place):
-    path = place / "bundles" / "meta"
-    path.mkdir()
-    tensor = "{name: x, dtype: FP32, shape: nc, dims: {c: 3}}"
-    (path / "manifest.yaml").write_text(
-        f'format_version: "1"\nkind: meta\ncalls: []\nclient_inputs: [{tensor}]\nclient_outputs: [{tensor}]\n'
-    )
-    (path / "hooks.py").write_text("def run(inputs, call):\n    return dict(inputs)\n")
+    path = write_meta_bundle(place / "bundles")
     code, out, _ = run("compile")
     assert (code, rows(out)[0][:2], rows(out)[0][6]) == (0, ["meta", "meta"], "")
     code, out, err = run("check", path)
@@ -263,13 +257,7 @@ def test_a_meta_model_has_nothing_to_compile_and_nothing_to_run(run, place):
 
 def test_a_bundle_that_a_meta_model_calls_lies_beside_it_or_is_served(run, place):
     """A model directory of its own is looked at as well, since that is what the server would do."""
-    tensor = "{name: x, dtype: FP32, shape: nc, dims: {c: 3}}"
-    path = place / "elsewhere" / "meta"
-    path.mkdir(parents=True)
-    (path / "manifest.yaml").write_text(
-        f'format_version: "1"\nkind: meta\ncalls: [m]\nclient_inputs: [{tensor}]\nclient_outputs: [{tensor}]\n'
-    )
-    (path / "hooks.py").write_text("def run(inputs, call):\n    return call('m', inputs)\n")
+    path = write_meta_bundle(place / "elsewhere", calls=["m"])
     code, _, err = run("check", path)
     assert (code, err.count("error")) == (1, 1)
     assert "error: meta: calls 'm', a bundle that lies neither beside it nor in MODEL_DIRS" in " ".join(err.split())

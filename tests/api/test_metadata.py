@@ -6,7 +6,7 @@ import pytest
 from app.api.metadata import EXTENSIONS
 from app.domain.batch_safety import BatchProbe, Beside, Deviation
 from app.domain.errors import ExecutionFailed, ServingError
-from tests.builders import rows_of, write_identity_bundle
+from tests.builders import rows_of, write_identity_bundle, write_meta_bundle
 
 pytestmark = pytest.mark.anyio
 
@@ -113,14 +113,7 @@ async def test_it_is_ready_once_the_models_of_the_start_are_settled(api, stage):
 
 async def test_it_is_not_ready_while_a_required_meta_model_lacks_what_it_calls(api, stage, monkeypatch):
     monkeypatch.setattr(stage.readiness, "_required", frozenset({"meta"}))
-    path = stage.root / "meta"
-    path.mkdir(parents=True)
-    tensor = "{name: x, dtype: FP32, shape: nc, dims: {c: 3}}"
-    (path / "manifest.yaml").write_text(
-        f'format_version: "1"\nkind: meta\ncalls: [m]\nclient_inputs: [{tensor}]\nclient_outputs: [{tensor}]\n'
-    )
-    (path / "hooks.py").write_text("def run(inputs, call):\n    return call('m', inputs)\n")
-    stage.control.load_model("meta", path).result(30)
+    stage.control.load_model("meta", write_meta_bundle(stage.root, calls=["m"])).result(30)
     stage.readiness.expect(["meta"])
     for url in ("/v2/health/ready", "/v2/models/meta/ready"):
         assert (await api.get(url)).status_code == 503

@@ -10,7 +10,7 @@ import pytest
 
 from app.domain.errors import ExecutionFailed, ModelNotFound
 from app.engine.readiness import Readiness
-from tests.builders import write_identity_bundle
+from tests.builders import write_identity_bundle, write_meta_bundle
 
 
 @pytest.fixture
@@ -126,13 +126,7 @@ def test_a_watcher_that_does_not_poll_looks_once(stage, write):
 
 def test_a_meta_model_that_lacks_what_it_calls_is_not_counted_as_ready(stage, write, caplog):
     write("a")
-    path = stage.root / "meta"
-    path.mkdir()
-    tensor = "{name: x, dtype: FP32, shape: nc, dims: {c: 3}}"
-    (path / "manifest.yaml").write_text(
-        f'format_version: "1"\nkind: meta\ncalls: [gone]\nclient_inputs: [{tensor}]\nclient_outputs: [{tensor}]\n'
-    )
-    (path / "hooks.py").write_text("def run(inputs, call):\n    return call('gone', inputs)\n")
+    write_meta_bundle(stage.root, calls=["gone"])
     caplog.set_level(logging.INFO, "app.runtime.watcher")
     watcher = stage.watch(poll_seconds=None)
     watcher.start()
